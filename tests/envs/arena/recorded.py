@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,12 +145,13 @@ def snapshot(moments: list[Moment], rules: ArenaRules, dtype: torch.dtype) -> Ar
     }
     for name, value in new.items():
         setattr(state, name, value.to(getattr(state, name).dtype).contiguous())
+    arrays = SimpleNamespace(**{name: value.numpy() for name, value in state.own})  # of the same memory
     for world, moment in enumerate(moments):
-        _place(state, moment, world)
+        _place(arrays, moment, world)
     return state
 
 
-def _place(state: ArenaState, moment: Moment, world: int) -> None:
+def _place(state: Any, moment: Moment, world: int) -> None:
     record, t = moment.recording, moment.t
     step = int(record["step"][t])
     alive = record["enemy_id"][t] >= 0
@@ -168,20 +170,20 @@ def _place(state: ArenaState, moment: Moment, world: int) -> None:
     for x, y, vx, vy, life, owner in record["proj"][t][record["proj_id"][t] >= 0].tolist():
         ends = step + moves_left(x, y, vx, vy, life)
         if owner == 1:
-            state.shots[:, mine, world], state.shot_velocity[:, mine, world] = torch.tensor([[x, y], [vx, vy]])
+            state.shots[:, mine, world], state.shot_velocity[:, mine, world] = (x, y), (vx, vy)
             state.shot_ends[mine, world] = ends
             mine += 1
         else:
-            state.bullets[:, theirs, world], state.bullet_velocity[:, theirs, world] = torch.tensor([[x, y], [vx, vy]])
+            state.bullets[:, theirs, world], state.bullet_velocity[:, theirs, world] = (x, y), (vx, vy)
             state.bullet_ends[theirs, world] = ends
             state.bullet_born[theirs, world] = step + life - LIFETIME
             theirs += 1
     state.fired[world] = mine
 
 
-def _set_target(state: ArenaState, row: int, world: int, values: tuple[float, ...]) -> None:
+def _set_target(state: Any, row: int, world: int, values: tuple[float, ...]) -> None:
     x, y, health, ready = values
-    state.targets[0, row, world], state.targets[1, row, world] = x, y
+    state.targets[:, row, world] = x, y
     state.target_health[row, world], state.ready[row, world] = health, ready
 
 
@@ -260,23 +262,20 @@ def listed(state: ArenaState) -> dict[str, Tensor]:
     return seen
 
 
-def compare(replay: Replay, outcome: ArenaOutcome, differences: Differences, worlds: list[int] | None = None) -> None:
+def compare(moments: list[Moment], state: ArenaState, outcome: ArenaOutcome, differences: Differences) -> None:
     """Compares worlds after a step with the snapshots that follow it; numbers only where all whole ones agree."""
-    worlds = list(range(len(replay.moments))) if worlds is None else worlds
-    moments = [replay.moments[world] for world in worlds]
 
     def recorded(name: str, back: int = 0) -> Tensor:
         return torch.as_tensor(np.stack([moment.recording[name][moment.t - back] for moment in moments], -1))
 
-    state = replay.state.map(lambda value: value[..., worlds])
-    ours, theirs = listed(state), listed(snapshot(moments, replay.rules, replay.dtype))
-    over = outcome.terminated | outcome.time_out
-    ours |= {"observation": outcome.observation[worlds].T, "reward": outcome.reward[worlds]}
+    rules = make_rules(*moments[0].recording.game)
+    ours, theirs = listed(state), listed(snapshot(moments, rules, state.position.dtype))
+    ours |= {"observation": outcome.observation.T, "reward": outcome.reward}
     theirs |= {"observation": recorded("obs"), "reward": recorded("reward", 1)}
-    ours |= {"over": over[worlds], "won": state.phase == 5}
+    ours |= {"over": outcome.terminated | outcome.time_out, "won": state.phase == 5}
     theirs |= {"over": recorded("terminated", 1), "won": recorded("win")}
     apart = {
-        name: (value.double() - theirs[name].double()).abs().nan_to_num(torch.inf).reshape(-1, len(worlds))
+        name: (value.double() - theirs[name].double()).abs().nan_to_num(torch.inf).reshape(-1, len(moments))
         for name, value in ours.items()
     }
     wrong = {name: value.any(0) for name, value in apart.items() if name not in NEAR}

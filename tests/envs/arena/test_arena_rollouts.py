@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from rlstack import envs
+from rlstack.envs.arena.simulation import ArenaOutcome
+from rlstack.envs.arena.state import ArenaState
 from tests.conftest import REPO, SHARED
-from tests.envs.arena.recorded import Differences, Moment, Recording, Replay, compare, load_all
+from tests.envs.arena.recorded import Differences, Moment, Replay, compare, load_all
 
 SETS = [
     pytest.param(sorted((REPO / "tests/fixtures/arena").glob("*.npz")), id="fixtures"),
@@ -55,7 +58,8 @@ def test_every_step_from_the_snapshot_before_it(
     differences = Differences({}, [])
     for recordings in load_all(paths).values():
         replay = Replay([Moment(record, t) for record in recordings for t in range(record.steps)], dtype, dense)
-        compare(replay, replay.step(), differences)
+        outcome = replay.step()
+        compare(replay.moments, replay.state, outcome, differences)
     assert differences.wrong == []
     check(differences, most)
 
@@ -65,17 +69,26 @@ def test_from_beginning_to_end(paths: list[Path]) -> None:
     """The worlds run freely, without correction, and every count, time and health must stay exact."""
     differences = Differences({}, [])
     for recordings in load_all(paths).values():
-        run_freely(Replay([Moment(record, 0) for record in recordings]), recordings, differences)
+        run_freely(Replay([Moment(record, 0) for record in recordings]), differences)
     astray = {name for name, _, _ in differences.wrong}
     assert len(astray) <= 0.01 * len(paths), f"of {len(paths)} rollouts went astray: {differences.wrong[:10]}"
     check(differences, FREE)
 
 
-def run_freely(replay: Replay, recordings: list[Recording], differences: Differences) -> None:
-    """Compares every world as long as its recording lasts."""
-    for t in range(max(record.steps for record in recordings)):
-        running = [world for world, record in enumerate(recordings) if t < record.steps]
-        compare(replay, replay.step(), differences, running)
+def run_freely(replay: Replay, differences: Differences) -> None:
+    """Compares every world after each step, as long as its recording lasts."""
+    moments: list[Moment] = []
+    states: list[dict[str, Tensor]] = []
+    outcomes: list[ArenaOutcome] = []
+    for t in range(max(moment.recording.steps for moment in replay.moments)):
+        outcome = replay.step()
+        there = [world for world, moment in enumerate(replay.moments) if t < moment.recording.steps]
+        moments += [Moment(replay.moments[world].recording, t + 1) for world in there]
+        running = partial(torch.index_select, dim=-1, index=torch.tensor(there))
+        states.append(dict(replay.state.with_bullet_slots(48).map(running).items()))
+        outcomes.append(ArenaOutcome(*(value[there] for value in outcome)))
+    state = ArenaState.from_items({name: torch.cat([each[name] for each in states], -1) for name in states[0]})
+    compare(moments, state, ArenaOutcome(*map(torch.cat, zip(*outcomes))), differences)
 
 
 # -- Random actions fare as in the original game: lengths of episodes, spawns and shots, with our own random numbers

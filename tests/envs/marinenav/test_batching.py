@@ -19,7 +19,7 @@ from tests.envs.marinenav.recorded import act, build, lively_episodes, robot
 from tests.envs.marinenav.test_env import ahead
 from tests.exhaustive import exhaustive
 
-STEPS = 60
+STEPS = 36
 
 
 def random_actions(shape: Sequence[int], continuous: bool, steps: int = STEPS, seed: int = 0) -> Tensor:
@@ -101,22 +101,6 @@ def assert_padding(agents: TensorDict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("continuous", [True, False])
-def test_a_random_world_runs_alone_as_in_its_batch(continuous: bool) -> None:
-    options = {"num_obstacles": 4, "num_cores": 3, "min_start_goal_dis": 30.0, "continuous_actions": continuous}
-    batch = build(5, 4, **options)
-    td = batch.reset()
-    start = batch.worlds.map(torch.clone)
-    actions = random_actions((5, 4), continuous)
-    together = run(batch, td, actions)
-    for world in (0, 3):
-        alone = build(1, 4, seed=9, **options)
-        first = alone.reset()
-        alone.worlds.copy_worlds(torch.tensor([0]), start, slice(world, world + 1))
-        assert_same(run(alone, first, actions[:, world : world + 1]), together[:, world : world + 1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("continuous", [True, False])
 def test_random_worlds_and_episode_files_follow_the_same_rules(continuous: bool) -> None:
     """Recordings are replayed through episode files; training runs on random worlds with shared constants."""
     options = {"num_obstacles": 4, "num_cores": 3, "min_start_goal_dis": 30.0, "continuous_actions": continuous}
@@ -175,12 +159,12 @@ LEVELS = {
 
 
 @pytest.mark.parametrize(
-    ("worlds", "steps"), [(128, 120), pytest.param(4096, 245, marks=pytest.mark.slow, id="a-million")]
+    ("worlds", "steps"), [(128, 60), pytest.param(4096, 245, marks=pytest.mark.slow, id="a-million")]
 )
 @exhaustive("continuous", [True, False])
 def test_random_steps_stay_finite(worlds: int, steps: int, continuous: bool) -> None:
     env = envs.make(
-        "marinenav", num_worlds=worlds, curriculum=LEVELS, continuous_actions=continuous, max_steps=100, seed=5
+        "marinenav", num_worlds=worlds, curriculum=LEVELS, continuous_actions=continuous, max_steps=50, seed=5
     )
     td = env.reset()
     generator = torch.Generator().manual_seed(0)
@@ -215,26 +199,6 @@ def pair_of_envs(**options: Any) -> tuple[MarineNav, MarineNav]:
     defaults |= {"num_worlds": 24, "seed": 7}
     first, second = (envs.make("marinenav", **(defaults | options)) for _ in range(2))
     return first, second  # type: ignore[return-value]
-
-
-def test_the_last_observation_is_that_of_the_world_that_ended() -> None:
-    env, untouched = pair_of_envs(perception_noise=False)
-    td, other = env.reset(), untouched.reset()
-    ended = torch.zeros(24, dtype=torch.bool)
-    for _ in range(13):
-        action = env.action_spec.rand()
-        step, td = env.step_and_maybe_reset(td.update(action))
-        other = untouched.step(other.copy().update(action))["next"]
-        here = ~ended
-        assert_same(step["next"][here], other[here], tolerance=0)
-        fresh = here & step["next", "done"][:, 0]
-        if fresh.any():
-            assert not torch.equal(
-                td["agents", "observation", "self"][fresh], step["next", "agents", "observation", "self"][fresh]
-            )
-        ended |= step["next", "done"][:, 0]
-        other = other.exclude("done", "terminated", "truncated")
-    assert ended.all()
 
 
 def test_no_random_world_is_used_twice() -> None:

@@ -123,11 +123,11 @@ def test_statistics_are_sums_over_the_episode() -> None:
 
 def test_levels_follow_the_schedule() -> None:
     """Levels change at resets only, and the steps of all parallel worlds count."""
-    env = build(10, 1, curriculum=CURRICULUM, max_steps=4)
+    env = build(20, 1, curriculum=CURRICULUM, max_steps=4)
     td = env.reset()
     assert env.num_robots == 5
     seen = []
-    for _ in range(80):
+    for _ in range(40):
         step, td = env.step_and_maybe_reset(td.set(("agents", "action"), stay(td)))
         level = td["episode", "level"][:, 0].long()
         reset = step["next", "done"][:, 0]

@@ -216,7 +216,7 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
     assert (worst.median(0).values < 1e-9).all()
 
 
-@pytest.mark.parametrize("kind", ["noise_free", "noisy"])
+@exhaustive("kind", ["noisy", "noise_free"])
 def test_published_actor(fixtures_dir: Path, kind: str) -> None:
     folder = fixtures_dir / "marinenav"
     published = load_json(folder / "AC_IQN_episodes_253.json.gz")[kind]
@@ -225,8 +225,9 @@ def test_published_actor(fixtures_dir: Path, kind: str) -> None:
     check(published, configs, folder / "AC_IQN_params.npz", noisy=kind == "noisy")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
-@exhaustive(
+@pytest.mark.parametrize(
     ("file", "noisy"), [("public_eval_noisefree.json", False), ("pretrained_eval_episodes_public.json.gz", True)]
 )
 def test_published_actor_on_all_episodes(shared_dir: Path, file: str, noisy: bool) -> None:

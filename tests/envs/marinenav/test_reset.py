@@ -42,7 +42,7 @@ def assert_agrees(ours: float, theirs: float, error: float, what: str) -> None:
 def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
     """Standard errors are those of the recording, 600 or 300 resets, and of our worlds."""
     level = load_json(fixtures_dir / "marinenav/reset_stats.json")["levels"][index]
-    worlds, robots = 3000, level["num_robots"]
+    worlds, robots = 1500, level["num_robots"]
     state = random_state(level, worlds)
     assert state.present.all() and (state.cores[3] > 0).all()
     assert state.obstacle_present.all(0).float().mean() > 0.99  # 0.3 % fall short where eight cores leave little room

@@ -92,8 +92,10 @@ def test_a_player_alone_sails_to_its_goal(choose) -> None:
         shown["agents", "action"] = sail(choose, shown["agents", "observation"])
         shown = world.step(shown)
         reached |= shown["next", "episode", "success"][:, 0] > 0
+        if reached.all():
+            return
         shown = world.step_mdp(shown)
-    assert reached.all()
+    raise AssertionError("a robot takes longer than a minute")
 
 
 def test_reciprocal_velocity_of_two_robots_that_meet_head_on_is_mirrored_in_a_point() -> None:
