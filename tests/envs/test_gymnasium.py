@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from torchrl.data import Bounded, MultiCategorical
 from torchrl.envs.utils import check_env_specs
 
@@ -222,7 +221,7 @@ def test_atari_games_show_the_last_four_grey_pictures() -> None:
             refused(RuntimeError, "renders no picture", env.render)
 
 
-@pytest.mark.parametrize("game", ["Pong", "Breakout"])
+@exhaustive("game", ["Breakout", "Pong"])
 def test_a_batch_of_atari_games_plays_like_single_ones(game: str) -> None:
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")
@@ -286,7 +285,7 @@ def test_evaluation_brings_its_own_size_and_seeds() -> None:
     from rlstack.evaluation.evaluator import evaluate
 
     def policy(tensordict: Any) -> Any:
-        return tensordict.set("action", (tensordict["observation"][:, 2] > 0).long())
+        return tensordict.set("action", (tensordict["observation"][:, 0] > 0).long())  # which soon falls
 
     options = {"id": CARTPOLE, "num_envs": 2, "workers": 3}
     results = [evaluate(policy, "gymnasium", options, 130, seed) for seed in (0, 0, 1)]  # type: ignore[arg-type]
@@ -298,36 +297,12 @@ def test_evaluation_brings_its_own_size_and_seeds() -> None:
 # -- Collecting many steps at once equals single steps that are stacked ----------------------------------------------
 
 
-class Turns(gymnasium.Env[dict[str, Any], int]):
-    """Nested observations, a mask that changes every step, episodes of 4 to 6 steps; ``info`` is empty."""
-
-    observation_space = spaces.Dict(
-        {"place": spaces.Box(-9, 9, (2,)), "kind": spaces.Discrete(3), "action_mask": spaces.MultiBinary(4)}
-    )
-    action_space = spaces.Discrete(4)
-
-    def _observe(self) -> dict[str, Any]:
-        mask = np.ones(4, np.int8)
-        mask[self.count % 4] = 0
-        return {"place": np.array([self.count, self.last], np.float32), "kind": self.count % 3, "action_mask": mask}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        super().reset(seed=seed)
-        self.count, self.last, self.length = 0, 0, int(self.np_random.integers(4, 7))
-        return self._observe(), {}
-
-    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        assert action != self.count % 4, "an action that the mask forbids"
-        self.count, self.last = self.count + 1, int(action)
-        return self._observe(), float(action), self.count >= self.length, False, {}
-
-
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"id": "CartPole-v1", "num_envs": 3}, "ppo"),
     ({"id": "CartPole-v1", "num_envs": 1, "max_steps": 15}, "dqn"),
     ({"id": "Pendulum-v1", "num_envs": 2, "max_steps": 20}, "sac"),
-    ({"id": f"{__name__}:Turns", "num_envs": 3}, "ppo"),
-    ({"id": f"{__name__}:Turns", "num_envs": 2, "workers": 2}, "dqn"),
+    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 3}, "ppo"),
+    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 2, "workers": 2}, "dqn"),
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from tensordict import TensorDict, TensorDictBase
@@ -20,6 +20,7 @@ from torchrl.data import Unbounded
 from torchrl.envs import (
     ActionMask,
     CatFrames,
+    Compose,
     EnvBase,
     InitTracker,
     RewardSum,
@@ -65,23 +66,12 @@ def beside_action(env: EnvBase, name: str) -> Any:
     return (*key[:-1], name) if isinstance(key, tuple) else name
 
 
-def played(env: Any, steps: int = 5) -> Any:
+def played(env: Any, steps: int = 3) -> Any:
     torch.manual_seed(1)
     return env.rollout(steps, break_when_any_done=False, auto_reset=False, tensordict=env.reset())
 
 
 # -- TorchRL ---------------------------------------------------------------------------------------------------------
-
-
-@exhaustive("name", [*DOORS, *NATIVE], quick=5)
-def test_torchrl_checks_the_specs(name: str) -> None:
-    with make(name) as env:
-        check_env_specs(env)
-        for kind in ("action", "observation", "reward", "done"):
-            for spec in (f"{kind}_spec", f"full_{kind}_spec"):
-                whole, single = getattr(env, spec), getattr(env, f"{spec}_unbatched")
-                assert (2, *single.shape) == whole.shape
-                assert single.is_in(single.rand()) and not whole.is_in(single.rand())
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -98,22 +88,17 @@ def test_a_world_that_has_made_a_step_can_be_copied(name: str) -> None:
                 assert other is not env and (following == played(other)).all()
 
 
-TRANSFORMS: dict[str, Callable[[Any], Any]] = {
-    "CatFrames": lambda key: CatFrames(N=2, dim=-1, in_keys=[key], reset_key="_reset"),
-    "TimeMaxPool": lambda key: TimeMaxPool(in_keys=[key], T=2, reset_key="_reset"),
-    "TensorDictPrimer": lambda key: TensorDictPrimer(state=Unbounded((3,)), reset_key="_reset", expand_specs=True),
-    "StepCounter": lambda key: StepCounter(),
-    "RewardSum": lambda key: RewardSum(),
-    "InitTracker": lambda key: InitTracker(),
-}
-
-
-@pytest.mark.parametrize("transform", list(TRANSFORMS))
 @pytest.mark.parametrize("name", ["cartpole", "rocket", "pettingzoo", "gymnasium", "torchrl"])
-def test_transforms(name: str, transform: str) -> None:
+def test_transforms(name: str) -> None:
     with make(name) as env:
-        transformed = TransformedEnv(env, TRANSFORMS[transform](beside_action(env, "observation")))
-        check_env_specs(transformed)
+        keys = [beside_action(env, "observation")]
+        transforms = (
+            CatFrames(N=2, dim=-1, in_keys=keys, reset_key="_reset"),
+            TimeMaxPool(in_keys=keys, T=2, reset_key="_reset"),
+            TensorDictPrimer(state=Unbounded((3,)), reset_key="_reset", expand_specs=True),
+            *(StepCounter(), RewardSum(), InitTracker()),
+        )
+        check_env_specs(TransformedEnv(env, Compose(*transforms)))
 
 
 @pytest.mark.parametrize("name", list(MASKED))
@@ -130,11 +115,6 @@ def test_actions_under_torchrls_mask_are_allowed_ones(name: str) -> None:
 
 
 # -- Gymnasium -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["cartpole", "echelon"])  # test_faces.py checks the others, and Echelon by its name
-def test_gymnasium_checks_a_single_world(name: str) -> None:
-    check_env(SingleWorld(name, **FEW.get(name, {})), skip_render_check=True)
 
 
 @exhaustive(

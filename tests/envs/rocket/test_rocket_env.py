@@ -9,7 +9,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs import check_env_specs
 
 from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
@@ -20,22 +19,8 @@ from rlstack.envs.rocket.rewards import TERMS, make_weights
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import Ball, RocketState
 from tests.envs.rocket.fields import act, build, first_matches, lively, mirrored, put, random_controls, run, turned
-from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
-
-
-@exhaustive(
-    "options",
-    [
-        {},
-        {"blue": 1, "orange": 2, "observation": "compact", "actions": "box8"},
-        {"blue": 3, "orange": 3, "actions": "lookup90", "rewards": "sparse", "ramps": False},
-        {"dtype": torch.float64, "tick_skip": 2, "observation": "compact"},
-    ],
-)
-def test_specs(options: dict[str, Any]) -> None:
-    check_env_specs(build(3, **MIXED, **options))
 
 
 def test_absent_cars_are_marked_and_see_nothing() -> None:
@@ -284,7 +269,7 @@ def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 def test_orange_sees_what_blue_would_see_in_its_place(kind: str) -> None:
-    state = run(lively(WORLDS, 4), random_controls(3, 4, WORLDS))
+    state = run(lively(WORLDS, 4), random_controls(1, 4, WORLDS))
     seen = observe(kind, state, forecast(state.ball))
     other = turned(state)
     seen_there = observe(kind, other, forecast(other.ball))
@@ -306,7 +291,7 @@ def test_cars_lose_energy_unless_they_are_driven() -> None:
 
     before = energy(state)
     nothing = torch.zeros(1, 8, 2, 64, dtype=torch.float64)
-    for _ in range(10):
+    for _ in range(5):
         state = run(state, nothing)
         assert torch.isfinite(energy(state)).all()
     # Hits add speed by the rules; few worlds see one.
