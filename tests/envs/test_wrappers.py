@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -16,9 +15,7 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.envs.world import World
 from rlstack.envs.wrappers import ActionRepeat, FrameStack
-from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.envs.test_any_action import assert_equal
-from tests.evaluation.scripted import Scripted, episodes, full_ahead
 from tests.refusals import refused
 
 ENDS = ("done", "terminated", "truncated")
@@ -302,20 +299,3 @@ def test_a_world_that_is_recorded_can_be_pickled() -> None:
     env = envs.make("arena", num_worlds=2, action_repeat=3)
     recorder = env.recorder([0])
     assert pickle.loads(pickle.dumps(env)).batch_size == (2,) and recorder is not None
-
-
-def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:
-    """With constant full thrust, repeated actions change only the number of decisions."""
-    names = ["arrives", "collides"]
-    chosen = EpisodeSet([episodes()[name] for name in names], names)
-    worlds = [{"dtype": torch.float64, "action_repeat": repeats} for repeats in (1, 2)]
-    given: dict[str, Any] = {"episodes": 1, "seed": 3, "record": 1, "episode_set": chosen}
-    results = [evaluate(Scripted(full_ahead), "marinenav", options, **given) for options in worlds]
-    once, twice = (result.episodes for result in results)
-    assert once.keys() == twice.keys() and once["success"].tolist() == [1, 0] and once["collision"].tolist() == [0, 1]
-    for name, values in once.items():
-        assert torch.equal(values, twice[name]), name
-    for index, length in enumerate(once["length"].long().tolist()):
-        single, repeated = (result.recordings[index] for result in results)
-        assert len(single.pose) == length + 1 and single.dt == repeated.dt == pytest.approx(0.5)
-        assert np.array_equal(single.pose, repeated.pose)

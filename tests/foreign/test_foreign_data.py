@@ -25,7 +25,6 @@ from rlstack.losses.ppo import A2CLoss, PPOLoss
 from tests.losses.test_loss_modules import LOSSES, Net, Policy, S, batch
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "torchrl": lambda _: {"storage": LazyTensorStorage(8)},
     "rows": lambda _: {"storage": TensorRows(8)},
     "files": lambda folder: {"storage": MemmapRows(8, directory=folder)},
     "rows without replacement": lambda _: {"storage": TensorRows(8), "sampler": SamplerWithoutReplacement()},

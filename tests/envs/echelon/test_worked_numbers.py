@@ -337,16 +337,18 @@ def test_lava_burns_and_water_cools_and_slows() -> None:
 # -- Turning, walking, jumping, walls and pushing --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slot", [HEAVY, MEDIUM, LIGHT, SCOUT])
-def test_top_speed_and_turning_of_the_classes(slot: int) -> None:
-    speed, turn = {HEAVY: (2.5, 0.6), MEDIUM: (5.5, 1.0), LIGHT: (6.8, 1.5), SCOUT: (7.0, 1.8)}[slot]
-    field = Field({(BLUE, slot): (20.0, 20.0, 0.0)})
-    field.order(BLUE, slot, forward=1)
+def test_top_speed_and_turning_of_the_classes() -> None:
+    classes = {HEAVY: (2.5, 0.6), MEDIUM: (5.5, 1.0), LIGHT: (6.8, 1.5), SCOUT: (7.0, 1.8)}
+    field = Field({(BLUE, slot): (20.0, 20.0 + 8 * slot, 0.0) for slot in classes})
+    for slot in classes:
+        field.order(BLUE, slot, forward=1)
     field.step(SECOND)
-    assert field.state.position[0, BLUE, slot, 0] == pytest.approx(20 + 0.98 * speed)
-    field.order(BLUE, slot, yaw=1)
+    for slot, (speed, _) in classes.items():
+        assert field.state.position[0, BLUE, slot, 0] == pytest.approx(20 + 0.98 * speed)
+        field.order(BLUE, slot, yaw=1)
     field.step(SECOND)
-    assert field.of("yaw", BLUE, slot) == pytest.approx(turn)
+    for slot, (_, turn) in classes.items():
+        assert field.of("yaw", BLUE, slot) == pytest.approx(turn)
 
 
 def test_strafing_goes_left_and_no_diagonal_is_faster() -> None:

@@ -67,14 +67,11 @@ def test_trainer_histories_are_accepted() -> None:
         ("env.num_robots", 0, r"env.num_robots must be positive, got 0"),
         ("env.cores.positions", 3, r"env.cores.positions must be a list"),
         ("env.obstacles.positions", [[1.0, 2.0]], r"env.obstacles.r must be a list of length 1, got \[\]"),
-        ("env.obstacles", {"positions": [[1.0]], "r": [1.0]}, r"env.obstacles.positions\[0\] .* length 2"),
         ("robots.start", [[1, 2], [3], [4, 5]], r"robots.start\[1\] must be a list of length 2, got \[3\]"),
-        ("robots.goal", [[1, 2], [3, "4"], [5, 6]], r"robots.goal\[1\]\[1\] .*finite number, got '4'"),
         ("robots.init_theta", [0.0, float("nan"), 0.0], r"robots.init_theta\[1\] .*finite number, got nan"),
         ("robots.m", [400, True, 400], r"robots.m\[1\] must be a finite number, got True"),
         ("robots.N", [10, 0, 10], r"robots.N\[1\] must be positive, got 0"),
         ("robots.perception.range", ..., r"robots.perception lacks \['range'\]"),
-        ("robots.perception.r_kappa", [1.0], r"robots.perception.r_kappa must be a list of length 3"),
     ],
 )
 def test_each_fault_is_named(path: str, value: Any, message: str) -> None:
@@ -132,18 +129,6 @@ def test_generator_reproduces_all_published_sets(shared_dir: Path) -> None:
     records = json.loads(gzip.decompress(path.read_bytes()))
     assert {record["set_seed"] for record in records} == {253, 254, 255, 256}
     assert_reproduces(records)
-
-
-@pytest.mark.shared
-def test_generator_reproduces_another_schedule(shared_dir: Path) -> None:
-    published = load_episodes(shared_dir / "golden/marinenav/format_example/eval_configs.json")
-    levels = [
-        {"num_robots": 2, "num_cores": 0, "num_obstacles": 0, "min_start_goal_dis": 30.0},
-        {"num_robots": 3, "num_cores": 0, "num_obstacles": 2, "min_start_goal_dis": 35.0},
-    ]
-    for ours, theirs in zip(generate_episodes(253, levels, per_level=1), published, strict=True):
-        assert ours["env"] == theirs["env"]
-        assert ours["robots"].items() <= theirs["robots"].items()  # theirs also hold histories
 
 
 def test_generated_worlds_with_currents_obey_the_published_clearances() -> None:

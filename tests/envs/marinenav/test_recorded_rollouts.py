@@ -149,20 +149,6 @@ def physics_episode(table: Table, row: int, **changes: object) -> Config:
     return make_episode([vessel], table["cores"][row, : table["n_cores"][row]].tolist())
 
 
-@exhaustive("path", everywhere("current_table.npz"))
-def test_current_table(path: Path) -> None:
-    """A vessel at rest in the water drifts with it: its velocity over ground is the current."""
-    table = load(path)
-    worlds, points = table["query"].shape[:2]
-    episodes = [
-        make_episode([robot(point) for point in query.tolist()], cores[:count].tolist())
-        for query, cores, count in zip(table["query"], table["cores"], table["n_cores"])
-    ]
-    env = build(worlds, points)
-    env.reset_to(episodes)
-    assert_close(env.state.velocity, table["velocity"], "current")
-
-
 # -- The published AC-IQN actor on published episodes has the results of the public environment ----------------------
 
 
