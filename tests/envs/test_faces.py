@@ -261,12 +261,3 @@ def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
     model.learn(64)
     assert model.num_timesteps == 64 and {info["l"] for info in model.ep_info_buffer} == {6}
     refused(ValueError, "Stable-Baselines3 needs SAME_STEP", face, gymnasium.make_vec(MARINENAV, num_envs=4))
-
-
-@pytest.mark.slow
-def test_stable_baselines_solves_our_cartpole() -> None:
-    sb3, face = stable_baselines()
-    options: dict[str, Any] = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}
-    model = sb3.PPO("MlpPolicy", face("cartpole", 8), learning_rate=1e-3, seed=0, **options)
-    model.learn(100_000)
-    assert np.mean([info["r"] for info in model.ep_info_buffer]) > 400

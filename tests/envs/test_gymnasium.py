@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from torchrl.data import Bounded, MultiCategorical
+from torchrl.data import Bounded
 from torchrl.envs.utils import check_env_specs
 
 import rlstack
@@ -67,16 +67,6 @@ def test_a_world_that_ended_waits_for_its_reset() -> None:
     assert (later.exclude("reward") == end.exclude("reward")).all()
     only_first = env.step_mdp(tensordict.set("next", later)).set("_reset", torch.tensor([[True], [False]]))
     assert env.reset(only_first)["episode", "length"].tolist() == [[0.0], [4.0]]
-
-
-def test_structured_observations_and_choices_with_an_offset() -> None:
-    env = Gymnasium(f"{TOYS}:Structured", num_envs=2)
-    assert isinstance(env.action_spec, MultiCategorical)
-    following = env.step(env.reset().set("action", torch.tensor([[0, 0], [2, 1]])))["next", "observation"]
-    assert following["pair", "0"].tolist() == [[1, 0, 0], [0, 0, 1]]
-    assert following["pair", "1"].tolist() == [[0, 1], [1, 1]]
-    assert following["camera"].dtype == torch.uint8 and (following["camera"] == 1).all()
-    assert following["speed"].tolist() == [[0.25], [0.25]]
 
 
 def test_continuous_actions_are_clipped_and_belong_to_the_batch() -> None:

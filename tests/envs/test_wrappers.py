@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite
 from torchrl.envs import EnvBase
 
 from rlstack import envs
@@ -17,8 +17,6 @@ from rlstack.envs.world import World
 from rlstack.envs.wrappers import ActionRepeat, FrameStack
 from tests.envs.test_any_action import assert_equal
 from tests.refusals import refused
-
-ENDS = ("done", "terminated", "truncated")
 
 
 class Clock(World):
@@ -44,13 +42,9 @@ class Clock(World):
             "late": Binary(1, shape=(*lead, 1), dtype=torch.bool),
             "parity": Categorical(2, shape=lead, dtype=torch.int64),
         }
-        self.observation_spec = Composite(
-            observation=Composite(parts, shape=lead), steps=Unbounded((*lead, 1)), shape=lead
-        )
-        self.action_spec = Bounded(-1.0, 1.0, shape=(*lead, 1))
+        action = Bounded(-1.0, 1.0, shape=(*lead, 1))
+        self.declare_specs({"observation": Composite(parts, shape=lead)}, action, ["length"])
         self.reward_spec = Bounded(-60.0, 100.0, shape=(*lead, 1))
-        flag = Binary(1, shape=(*lead, 1), dtype=torch.bool)
-        self.done_spec = Composite({key: flag.clone() for key in ENDS}, shape=lead)
 
     def _current(self) -> TensorDict:
         worlds = torch.arange(3.0)
@@ -62,8 +56,8 @@ class Clock(World):
             "late": self.steps[:, None] > 2,
             "parity": self.steps.long() % 2,
         }
-        steps = self.steps.clone()[:, None]
-        return TensorDict({"observation": TensorDict(observation, [3]), "steps": steps}, [3])
+        episode = TensorDict({"length": self.steps.clone()[:, None]}, [3])
+        return TensorDict({"observation": TensorDict(observation, [3]), "episode": episode}, [3])
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         self.last = tensordict["action"][:, 0]
@@ -93,25 +87,16 @@ class Team(World):
     def __init__(self, lengths: tuple[int, int] = (2, 5)) -> None:
         super().__init__(1, "cpu", torch.float32, 0)
         self.lengths, self.steps = torch.tensor([lengths]), 0
-        lead = (1, 2)
-
-        def root(agents: dict[str, Any], **rest: Any) -> Composite:
-            return Composite({"agents": Composite(agents, shape=lead), **rest}, shape=(1,))
-
-        def flag(*shape: int) -> Binary:
-            return Binary(shape[-1], shape=shape, dtype=torch.bool)
-
-        self.observation_spec = root({"observation": Bounded(0.0, 100.0, shape=(*lead, 1)), "active": flag(*lead)})
-        self.action_spec = root({"action": Categorical(2, shape=lead, dtype=torch.int64)})
-        self.reward_spec = root({"reward": Unbounded((*lead, 1))})
-        self.done_spec = root({key: flag(*lead, 1) for key in ENDS}, **{key: flag(1, 1) for key in ENDS})
+        observation, action = Bounded(0.0, 100.0, shape=(1, 2, 1)), Categorical(2, shape=(1, 2), dtype=torch.int64)
+        self.declare_specs({"observation": observation}, action, ["length"], agents=2)
 
     def _active(self) -> Tensor:
         return self.steps < self.lengths
 
     def _current(self) -> TensorDict:
         agents = {"observation": torch.full((1, 2, 1), float(self.steps)), "active": self._active()}
-        return TensorDict({"agents": TensorDict(agents, [1, 2])}, [1])
+        episode = TensorDict({"length": torch.full((1, 1), float(self.steps))}, [1])
+        return TensorDict({"agents": TensorDict(agents, [1, 2]), "episode": episode}, [1])
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         before = self._active()
@@ -189,12 +174,12 @@ def test_rewards_are_summed_up_to_the_first_end() -> None:
     step, td = act(env, env.reset(), 0.5)
     following = step["next"]
     assert following["reward"][:, 0].tolist() == [0.5 * (1 + 2 + 3), 0.5 * (1 + 2 + 3 + 4), 0.5 * 10]
-    assert following["steps"][:, 0].tolist() == [3, 4, 4]
+    assert following["episode", "length"][:, 0].tolist() == [3, 4, 4]
     assert following["done"][:, 0].tolist() == [True, False, False]
-    assert td["steps"][:, 0].tolist() == [0, 4, 4] and not td["done"].any()
+    assert td["episode", "length"][:, 0].tolist() == [0, 4, 4] and not td["done"].any()
     step, td = act(env, td, 1.0)
     assert step["next", "reward"][:, 0].tolist() == [6, 5, 5 + 6 + 7 + 8]
-    assert step["next", "steps"][:, 0].tolist() == [3, 5, 8]
+    assert step["next", "episode", "length"][:, 0].tolist() == [3, 5, 8]
 
 
 def test_the_reward_spec_knows_of_the_sum() -> None:
@@ -242,7 +227,7 @@ def test_the_last_observations_stand_side_by_side() -> None:
     assert step["next", "observation", "vector"][0].tolist() == [1, 0.5, 0, 2, -0.5, 0, 3, 1, 0]
     assert td["observation", "vector"][0].tolist() == [0, 0, 0] * 3
     assert td["observation", "vector"][1].tolist() == [1, 0.5, 1, 2, -0.5, 1, 3, 1, 1]
-    assert td["steps"][:, 0].tolist() == [0, 3, 3]  # entries other than observations are unchanged
+    assert td["episode", "length"][:, 0].tolist() == [0, 3, 3]  # entries other than observations are unchanged
 
 
 def test_bounds_are_those_of_every_frame() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
@@ -151,17 +150,6 @@ def test_gymnasium_records_the_statistics_of_a_vector(mode: str) -> None:
     info = env.step(np.array([1, 0, 1]))[-1]
     assert info["episode"]["l"].tolist() == [4, 4, 4] and info["episode"]["r"].tolist() == [4.0, 4.0, 4.0]
     assert info["statistics"]["l"].tolist() == [4, 4, 4] and info["_statistics"].all()
-
-
-@pytest.mark.parametrize("name", ["arena", "cartpole"])
-def test_a_vector_of_single_worlds_is_drawn(name: str) -> None:
-    vector = SyncVectorEnv([lambda: SingleWorld(name, render_mode="rgb_array")] * 2)
-    vector.reset(seed=0)
-    pictures = list(vector.render() or ())
-    vector.step(vector.action_space.sample())
-    pictures += vector.render() or ()
-    assert [(str(picture.dtype), picture.ndim) for picture in pictures] == [("uint8", 3)] * 4
-    vector.close()
 
 
 # -- the policies of all agents keep what TorchRL's modules promise, beyond what ``test_policies.py`` of agents checks

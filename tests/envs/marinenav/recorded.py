@@ -18,8 +18,6 @@ from rlstack import envs
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise
-from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
-from tests.conftest import REPO
 
 Table = dict[str, np.ndarray]
 Policy = Callable[[TensorDict], Tensor]
@@ -74,18 +72,6 @@ def actions_of(record: Table) -> Tensor:
 def act(env: MarineNav, td: TensorDict, action: Tensor) -> TensorDict:
     """Makes one step by the public method; returns the entry ``"next"``."""
     return env.step(td.copy().set(("agents", "action"), action))["next"]
-
-
-def replayed(name: str) -> tuple[Table, MarineNavRecording, TensorDict]:
-    """Returns a recorded episode, our recording of it, and the entry ``"next"`` of its last step."""
-    record = load(REPO / f"tests/fixtures/marinenav/{name}.npz")
-    env, td = start_of(record)
-    recorder = MarineNavRecorder(env, [0], titles=["replay"])
-    recorder.add()
-    for action in actions_of(record):
-        td = act(env, td, action)
-        recorder.add()
-    return record, recorder.recordings()[0], td
 
 
 def actor(weights: Path) -> Policy:

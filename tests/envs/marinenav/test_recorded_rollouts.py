@@ -1,4 +1,4 @@
-"""Recorded episodes: each step from the state before it, and from beginning to end."""
+"""Recorded episodes from beginning to end, tables of single steps, and our own recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
-from rlstack.envs.marinenav.recording import MarineNavRecorder
+from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording, view
 from tests.conftest import REPO, SHARED
 from tests.envs.marinenav.recorded import (
     Table,
@@ -21,6 +21,7 @@ from tests.envs.marinenav.recorded import (
     actor,
     assert_close,
     build,
+    lively_episodes,
     load,
     load_json,
     play,
@@ -28,6 +29,7 @@ from tests.envs.marinenav.recorded import (
     start_of,
 )
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 FIXTURES = REPO / "tests/fixtures/marinenav"
 GOLDEN = SHARED / "golden/marinenav"
@@ -43,15 +45,18 @@ def everywhere(name: str) -> list[object]:
 
 @pytest.mark.parametrize("path", everywhere("rollout_*.npz"))
 def test_rollout(path: Path) -> None:
-    """The world runs freely from the recorded start: errors grow by rounding only."""
+    """The world runs freely from the recorded start: errors grow by rounding only. Its recording holds the same."""
     record = load(path)
     env, td = start_of(record)
+    recorder = MarineNavRecorder(env, [0], titles=["replay"])
+    recorder.add()
     check_start(record, env.state.pose, td["agents"])
     active = torch.ones(len(record["start"]), dtype=torch.bool)
     frozen = [part[0].clone() for part in env.state]
     for t, action in enumerate(actions_of(record)):
         np.testing.assert_array_equal(~active, record["deactivated_before"][t], f"active, step {t}")
         following = act(env, td, action)
+        recorder.add()
         check_step(record, t, active, env.state, following)
         for before, now in zip(frozen, env.state):
             assert (now[0, ~active] == before[~active]).all(), f"a deactivated robot moved, step {t}"
@@ -60,6 +65,11 @@ def test_rollout(path: Path) -> None:
         active = following["agents", "active"][0]
         frozen = [part[0].clone() for part in env.state]
         td = following
+    (recording,) = recorder.recordings()
+    check_recording(record, recording)
+    assert bool(td["episode", "success"]) is recording.success
+    if not td["truncated"]:  # a time-out hides a collision in the same step
+        assert bool(td["episode", "collision"]) is recording.collision
 
 
 def check_start(record: Table, pose: torch.Tensor, agents: object) -> None:
@@ -98,6 +108,21 @@ def check_step(record: Table, t: int, active: torch.Tensor, state: object, follo
     over = timed_out.any() or record["deactivated_after"][t].all()
     assert bool(following["done"]) == over, f"end of the world, step {t}"  # type: ignore[index]
     assert bool(following["truncated"]) == timed_out.any()  # type: ignore[index]
+
+
+def check_recording(record: Table, recording: MarineNavRecording) -> None:
+    assert recording.title == "replay" and recording.dt == pytest.approx(0.5)
+    assert_close(recording.pose, np.concatenate((record["init_pose"][None], record["pose"])), "pose")
+    for ours, theirs in (("status", "info"), ("reached", "reach_goal")):
+        np.testing.assert_array_equal(getattr(recording, ours)[1:], record[theirs])
+    np.testing.assert_array_equal(recording.active[1:], ~record["deactivated_after"])
+    np.testing.assert_array_equal(recording.active[0], True)
+    for name in ("goal", "start", "obstacles", "cores"):
+        assert_close(getattr(recording, name), record[name], name)
+    assert_close(recording.perceived[1:], record["obs_objects"], "perceived")
+    np.testing.assert_array_equal(recording.perceived_mask[1:].sum(-1), record["n_objects"].clip(0))
+    # Who arrives and collides in one step has succeeded, as published.
+    assert recording.success == record["reach_goal"][-1].all() and recording.collision == (record["info"] == 2).any()
 
 
 def test_fixtures_cover_what_can_go_wrong() -> None:
@@ -221,3 +246,57 @@ def test_published_actor_on_all_episodes(shared_dir: Path, file: str, noisy: boo
     published = [record for record in load_json(folder / file) if record["agent"] == "AC_IQN"]
     configs = configs_of(load_json(folder / "eval_configs_public.json.gz"), published)
     check(published, configs, shared_dir / "weights/marinenav/AC_IQN_params.npz", noisy)
+
+
+# -- Recordings of a stepped env ---------------------------------------------------------------------------------------
+
+
+def test_each_world_is_recorded_up_to_its_end() -> None:
+    env = build(4, 5, end_on_collision=True, max_steps=30)
+    td = env.reset_to(lively_episodes())
+    recorder = MarineNavRecorder(env, [3, 0, 1])
+    recorder.add()
+    ends: dict[int, int] = {}
+    generator = torch.Generator().manual_seed(3)
+    for step in range(1, 35):
+        td = act(env, td, 2 * torch.rand(4, 5, 2, generator=generator, dtype=torch.float64) - 1)
+        recorder.add()
+        for world in td["done"][:, 0].nonzero()[:, 0].tolist():
+            ends.setdefault(world, step)
+    recordings = recorder.recordings()
+    assert [len(r.pose) - 1 for r in recordings] == [ends[3], ends[0], ends[1]]
+    assert len({*ends.values()}) > 1
+    assert [r.title for r in recordings] == ["world 3", "world 0", "world 1"]
+    assert [len(r.robots) for r in recordings] == [4, 5, 2]
+    assert [len(r.obstacles) for r in recordings] == [3, 7, 1]
+    assert [len(r.cores) for r in recordings] == [0, 0, 3]
+    assert recordings[0].overview().shape == (270, 240, 3)  # without a current
+
+
+def test_a_recording_may_consist_of_the_start_alone() -> None:
+    env = build(1, 1)
+    env.reset_to([make_episode([robot((20.0, 20.0))])])
+    recorder = MarineNavRecorder(env, [0])
+    refused(ValueError, r"call add\(\) after the reset", recorder.recordings)
+    recorder.add()
+    (recording,) = recorder.recordings()
+    assert recording.pose.shape == (1, 1, 3) and recording.dt == 0.5
+    assert not recording.success
+
+
+def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
+    slow, quick = robot((20.0, 20.0)), robot((40.0, 40.0), N=4)
+    env = build(1, 2)
+    td = env.reset_to([make_episode([slow, quick])])
+    recorder = MarineNavRecorder(env, [0])
+    recorder.add()
+    for _ in range(3):
+        td = act(env, td, torch.zeros(1, 2, 2, dtype=torch.float64))
+        recorder.add()
+    assert recorder.recordings()[0].dt == pytest.approx(0.5)
+
+
+def test_a_chart_grows_when_a_robot_leaves_the_map_but_not_without_end() -> None:
+    assert view(np.array([[20.0, 10.0], [30.0, 40.0]]), 3.0) == (57.0, -2.0, 59.0)
+    north, _, side = view(np.array([[20.0, 10.0], [1000.0, 40.0]]), 3.0)
+    assert (north, side) == (75.0, 77.0)

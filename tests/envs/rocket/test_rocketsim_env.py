@@ -6,7 +6,6 @@ import importlib.util
 import multiprocessing
 import os
 import signal
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,6 @@ from torchrl.envs import check_env_specs
 
 from rlstack.envs.rocket.actions import chosen_for
 from rlstack.envs.rocket.env import Rocket
-from rlstack.envs.rocket.rocketsim.backend import Simulators
 from tests.envs.rocket.fields import act, build, first_matches, put
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -38,11 +36,6 @@ def simulated() -> Iterator[Any]:
     yield make
     for env in made:
         env.close()
-
-
-def simulators(env: Rocket) -> Simulators:
-    assert env._simulators is not None
-    return env._simulators
 
 
 # -- the same world ----------------------------------------------------------------------------------------------------
@@ -157,16 +150,12 @@ def pids() -> list[int]:
 
 @pytest.mark.slow
 @installed
-@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
-def test_a_lost_worker_costs_its_own_matches_only(simulated: Any, signal_: signal.Signals) -> None:
+def test_a_lost_worker_costs_its_own_matches_only(simulated: Any) -> None:
     env = simulated(4, workers=2, **MIXED)
     assert not pids(), "nothing starts before the first step"
     root = act(env, env.reset())
-    workers = simulators(env)._workers
-    assert workers is not None
-    workers.timeout = 60.0 if signal_ == signal.SIGKILL else 1.0
     first, second = pids()
-    os.kill(second, signal_)
+    os.kill(second, signal.SIGKILL)
     before = root["agents", "observation"].clone()
     root["agents", "action"] = env.full_action_spec["agents", "action"].rand()
     with pytest.warns(RuntimeWarning, match=r"worker 1 of 2 \(matches 2 to 3\): .*; it is replaced"):
@@ -177,27 +166,8 @@ def test_a_lost_worker_costs_its_own_matches_only(simulated: Any, signal_: signa
     assert not torch.equal(after["agents", "observation"][:2], before[:2])
     assert env.worker_failures == 1 and pids()[0] == first and pids()[1] != second
     assert following["episode", "length"][:, 0].tolist() == [2, 2, 0, 0]
-    workers.timeout = 60.0
     following = act(env, following)
     assert not following["done"].any() and env.worlds.world.clock.tolist() == [24, 24, 8, 8]
-    os.kill(pids()[0], signal.SIGKILL)
-    with warnings.catch_warnings():  # once is enough
-        warnings.simplefilter("error")
-        following = act(env, following)
-    assert env.worker_failures == 2 and following["truncated"][:, 0].tolist() == [True, True, False, False]
-
-
-@installed
-def test_a_worker_that_always_fails_ends_the_run(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = simulated(1)
-    root = act(env, env.reset())
-    with pytest.warns(RuntimeWarning, match="is replaced"):
-        for _ in range(3):
-            os.kill(pids()[0], signal.SIGKILL)
-            root = act(env, root)
-    os.kill(pids()[0], signal.SIGKILL)
-    refused(RuntimeError, r"worker 0 of 1 .* it has failed 4 times in a row", act, env, root)
-    assert not pids()
 
 
 @installed
