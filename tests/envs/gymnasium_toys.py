@@ -59,10 +59,23 @@ class Structured(gymnasium.Env[Any, Any]):
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """In step k only action k modulo 3 is legal, others raise an error; the mask is in ``info``."""
+    """In step k only action k modulo 3 is legal, others raise an error.
 
-    observation_space = spaces.Box(0.0, 10.0, (1,))
+    Args:
+        form: the mask is in the info as ``action_mask``, as ``action_masks`` (``plural``), in the info of a reset only
+            (``at first``), or as numbers to add to logits (``numbers``); or it is an entry of a Dict ``observation``
+            or of a Dict ``below`` it.
+    """
+
+    observation_space: spaces.Space[Any] = spaces.Box(0.0, 10.0, (1,))
     action_space = spaces.Discrete(3, start=5)
+
+    def __init__(self, form: str = "info") -> None:
+        self.form, own, mask = form, self.observation_space, spaces.MultiBinary(3)
+        if form == "observation":
+            self.observation_space = spaces.Dict({"observation": own, "action_mask": mask})
+        if form == "below":
+            self.observation_space = spaces.Dict({"ship": spaces.Dict({"speed": own, "action_mask": mask})})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -76,17 +89,15 @@ class Masked(gymnasium.Env[Any, Any]):
         return observation, 1.0, False, self.steps == 7, info
 
     def _shown(self) -> tuple[Any, dict[str, Any]]:
-        return np.array([self.steps], np.float32), {"action_mask": np.eye(3, dtype=np.int8)[self.steps % 3]}
-
-
-class MaskedInObservation(Masked):
-    """The same mask as an entry of a Dict observation."""
-
-    observation_space = spaces.Dict({"observation": Masked.observation_space, "action_mask": spaces.MultiBinary(3)})
-
-    def _shown(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = super()._shown()
-        return {"observation": observation, **info}, {}
+        seen, mask = np.array([self.steps], np.float32), np.eye(3, dtype=np.int8)[self.steps % 3]
+        if self.form == "observation":
+            return {"observation": seen, "action_mask": mask}, {}
+        if self.form == "below":
+            return {"ship": {"speed": seen, "action_mask": mask}}, {}
+        if self.form == "at first" and self.steps:
+            return seen, {}
+        told = np.where(mask, 0.0, -np.inf) if self.form == "numbers" else mask
+        return seen, {"action_masks" if self.form == "plural" else "action_mask": told}
 
 
 class Drawn(gymnasium.Env[Any, Any]):
@@ -126,14 +137,6 @@ class Drawn(gymnasium.Env[Any, Any]):
         return picture[..., 0] if self.kind == "grey" else picture[..., :1] if self.kind == "one channel" else picture
 
 
-class MaskedInPlural(Masked):
-    """The same mask by the name ``action_masks``."""
-
-    def _shown(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = super()._shown()
-        return observation, {"action_masks": info["action_mask"]}
-
-
 class MaskedByMethod(Masked):
     """The same mask by sb3-contrib's method."""
 
@@ -142,34 +145,6 @@ class MaskedByMethod(Masked):
 
     def _shown(self) -> tuple[Any, dict[str, Any]]:
         return super()._shown()[0], {}
-
-
-class MaskedBelow(Masked):
-    """The same mask in a Dict within a Dict."""
-
-    observation_space = spaces.Dict(
-        {"ship": spaces.Dict({"speed": Masked.observation_space, "action_mask": spaces.MultiBinary(3)})}
-    )
-
-    def _shown(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = super()._shown()
-        return {"ship": {"speed": observation, **info}}, {}
-
-
-class MaskedAtFirst(Masked):
-    """The same mask, in the info of ``reset`` only."""
-
-    def _shown(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = super()._shown()
-        return observation, {} if self.steps else info
-
-
-class MaskedByNumbers(Masked):
-    """The same mask as numbers to add to logits."""
-
-    def _shown(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = super()._shown()
-        return observation, {"action_mask": np.where(info["action_mask"], 0.0, -np.inf)}
 
 
 class Fragile(gymnasium.Env[Any, Any]):

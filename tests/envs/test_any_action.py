@@ -185,7 +185,8 @@ SPECS: list[tuple[str, dict[str, Any]]] = [
     ("torchrl", {"id": "torchrl.envs:PendulumEnv", "num_envs": 3, "observation_keys": ["th"]}),
     ("gymnasium", {"id": "CartPole-v1", "num_envs": 3}),
     ("gymnasium", {"id": "Pendulum-v1", "num_envs": 3, "max_steps": 2}),
-    *(("gymnasium", {"id": f"{TOYS}:{toy}", "num_envs": 3}) for toy in ("Structured", "Masked", "MaskedInObservation")),
+    *(("gymnasium", {"id": f"{TOYS}:{toy}", "num_envs": 3}) for toy in ("Structured", "Masked")),
+    ("gymnasium", {"id": f"{TOYS}:Masked", "num_envs": 3, "kwargs": {"form": "observation"}}),
     ("gymnasium", {"id": f"{TOYS}:Noisy", "num_envs": 3, "dtype": torch.float64}),
     ("gymnasium", {"id": "CartPole-v1", "num_envs": 3, "observation_keep": [3, 1, 0]}),
     *(

@@ -77,13 +77,14 @@ def test_continuous_actions_are_clipped_and_belong_to_the_batch() -> None:
     assert action.tolist() == [[1.0, -9.0, 9.0, 0.5]], "what the environment does to its action stays there"
 
 
-@pytest.mark.parametrize("form", ["", "InObservation", "InPlural", "ByMethod", "Below"])
+@pytest.mark.parametrize("form", ["info", "observation", "plural", "below", "by method"])
 @pytest.mark.parametrize("max_steps", [None, 9])
 def test_action_masks_follow_the_environment(form: str, max_steps: int | None) -> None:
     """In every form in which an environment may tell them, also inside a wrapper."""
-    env = Gymnasium(f"{TOYS}:Masked{form}", num_envs=2, max_steps=max_steps)
+    toy, kwargs = ("MaskedByMethod", {}) if form == "by method" else ("Masked", {"form": form})
+    env = Gymnasium(f"{TOYS}:{toy}", num_envs=2, max_steps=max_steps, kwargs=kwargs)
     batch = rolled(env, 10)  # an illegal action is an error there
-    key = ("observation", "ship", "speed") if form == "Below" else "observation"
+    key = ("observation", "ship", "speed") if form == "below" else "observation"
     assert env.observation_spec[key].shape == (2, 1)
     torch.testing.assert_close(batch["action"][0], torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 1, 2]))
     torch.testing.assert_close(batch["action_mask"].long().argmax(-1), batch["action"])
@@ -91,14 +92,15 @@ def test_action_masks_follow_the_environment(form: str, max_steps: int | None) -
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("form", "told"),
     [
-        ("MaskedAtFirst", "step 1 of an episode: its info has no action mask, but that of the first reset had one"),
-        ("MaskedByNumbers", r"reset: action mask \[0\.0, -inf, -inf\] has other numbers than 0 and 1"),
+        ("at first", "step 1 of an episode: its info has no action mask, but that of the first reset had one"),
+        ("numbers", r"reset: action mask \[0\.0, -inf, -inf\] has other numbers than 0 and 1"),
     ],
 )
-def test_masks_that_would_allow_everything_are_refused(name: str, told: str) -> None:
-    refused(EnvironmentFailed, rf"^{TOYS}:{name}: {told}$", rolled, Gymnasium(f"{TOYS}:{name}", 1), 1)
+def test_masks_that_would_allow_everything_are_refused(form: str, told: str) -> None:
+    env = Gymnasium(f"{TOYS}:Masked", 1, kwargs={"form": form})
+    refused(EnvironmentFailed, rf"^{TOYS}:Masked: {told}$", rolled, env, 1)
 
 
 def test_the_remedy_for_actions_without_bounds_is_one() -> None:
@@ -291,8 +293,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"id": "CartPole-v1", "num_envs": 3}, "ppo"),
     ({"id": "CartPole-v1", "num_envs": 1, "max_steps": 15}, "dqn"),
     ({"id": "Pendulum-v1", "num_envs": 2, "max_steps": 20}, "sac"),
-    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 3}, "ppo"),
-    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 2, "workers": 2}, "dqn"),
+    ({"id": f"{TOYS}:Masked", "kwargs": {"form": "below"}, "num_envs": 3}, "ppo"),
+    ({"id": f"{TOYS}:Masked", "kwargs": {"form": "below"}, "num_envs": 2, "workers": 2}, "dqn"),
 ]
 
 

@@ -234,11 +234,11 @@ def children() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id", [f"{TOYS}:Noisy", f"{TOYS}:MaskedInObservation"])
-def test_the_same_results_whatever_the_workers(id: str) -> None:
+@pytest.mark.parametrize(("toy", "kwargs"), [("Noisy", {}), ("Masked", {"form": "observation"})])
+def test_the_same_results_whatever_the_workers(toy: str, kwargs: dict[str, Any]) -> None:
     results = []
     for workers in (0, 2):
-        with Gymnasium(id, num_envs=3, workers=workers, seed=5) as env:
+        with Gymnasium(f"{TOYS}:{toy}", 3, workers=workers, seed=5, kwargs=kwargs) as env:
             torch.manual_seed(0)
             results.append(rolled(env, 20))
             assert children() == workers

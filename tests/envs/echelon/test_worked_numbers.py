@@ -80,21 +80,19 @@ def test_beams_heat_who_they_hit() -> None:
 # -- damage --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("facing", "damage"), [(WEST, 14.0), (EAST, 21.0), (math.pi / 3, 14.0), (math.pi / 5, 21.0)])
-def test_damage_from_behind_is_half_as_much_again(facing: float, damage: float) -> None:
+@pytest.mark.parametrize(
+    ("facing", "painted", "damage"),
+    [(WEST, 0, 14.0), (EAST, 0, 21.0), (math.pi / 3, 0, 14.0), (math.pi / 5, 0, 21.0), (WEST, 50, 15.4)],
+)
+def test_damage_is_half_as_much_again_from_behind_and_a_tenth_if_painted(
+    facing: float, painted: float, damage: float
+) -> None:
     field = duel(MEDIUM, 6.0, facing=facing)
     field.order(BLUE, MEDIUM, primary=1)
-    field.step()
-    assert 200 - field.of("hp", RED, HEAVY) == pytest.approx(damage)
-
-
-def test_the_pack_that_painted_a_target_hurts_it_more() -> None:
-    field = duel(MEDIUM, 6.0)
-    field.order(BLUE, MEDIUM, primary=1)
-    field.state.clocks[RED, rules.PAINTED, HEAVY] = 50.0
+    field.state.clocks[RED, rules.PAINTED, HEAVY] = painted
     field.state.painter[RED, HEAVY] = SCOUT
     field.step()
-    assert 200 - field.of("hp", RED, HEAVY) == pytest.approx(15.4)
+    assert 200 - field.of("hp", RED, HEAVY) == pytest.approx(damage)
 
 
 def test_a_painter_marks_for_five_seconds() -> None:

@@ -6,9 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-import rlstack
 from rlstack import envs
-from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, load_group
 from rlstack.envs.rocket.env import Rocket
 from rlstack.training.curriculum import Curriculum
@@ -74,17 +72,6 @@ def test_a_world_between_two_stages_has_matches_of_both() -> None:
     assert root["agents", "active"].tolist() == [TEAMS[1, 1], TEAMS[1, 2]]
     stepped, _ = random_step(env, root)
     assert stepped["next", "agents", "active"].tolist() == [TEAMS[1, 1], TEAMS[1, 2]]
-
-
-def test_only_cars_that_are_there_are_learned_from() -> None:
-    env = two_a_side(worlds=2)
-    env.set_stage(0)
-    agent = make_agent("ppo", env, hidden=[8])
-    batch = next(iter(rlstack.make_collector(env, agent.policy(explore=True), steps_per_batch=4)))
-    sequences = rlstack.flatten_agents(batch)
-    assert int(sequences["active"].sum()) == 2 * 2 * 4
-    metrics = agent.learn(sequences, 16)
-    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
 
 
 def test_the_shipped_curriculum_goes_by_wins_and_by_time() -> None:
