@@ -112,9 +112,11 @@ def matches(ours: str, theirs: str, count: int, **options: Any) -> dict[str, flo
 
 
 @pytest.mark.slow
-def test_the_heuristic_beats_random_orders() -> None:
-    result = matches("heuristic", "random", 128)
-    assert result["success"] > 0.95 and result["hp_margin"] > 0
+@pytest.mark.parametrize("size", [1, 3, 5, 10])
+def test_the_heuristic_beats_random_orders(size: int) -> None:
+    result = matches("heuristic", "random", 128 if size == 5 else 32, blue=size, red=size)
+    assert result["success"] > (0.95 if size == 5 else 0.9)
+    assert size != 5 or result["hp_margin"] > 0
 
 
 @pytest.mark.slow
@@ -129,10 +131,3 @@ def test_the_heuristic_is_as_strong_as_itself(symmetric: bool) -> None:
 def test_veterans_beat_the_heuristic_and_rushing_loses() -> None:
     assert matches("veteran", "heuristic", 128)["success"] > 0.75
     assert matches("rush", "heuristic", 128)["success"] < 0.4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 3, 10])
-def test_teams_of_other_sizes_play(size: int) -> None:
-    result = matches("heuristic", "random", 32, blue=size, red=size)
-    assert result["success"] > 0.9
