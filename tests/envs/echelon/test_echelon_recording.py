@@ -107,9 +107,9 @@ def test_repeated_actions_are_told_in_full() -> None:
         "echelon", num_worlds=2, opponent="heuristic", action_repeat=3, seed=2, maps=2, visibility="partial"
     )
     recorder = EchelonRecorder(env, [1])
-    fought(env, recorder, 8)
+    fought(env, recorder, 5)
     recording = recorder.recordings()[0]
-    assert recording.frames.tick.tolist() == [15 * t for t in range(9)]
+    assert recording.frames.tick.tolist() == [15 * t for t in range(6)]
     found = Counter(event.type for event in recording.record.events)
     assert found["laser_hit"] == counted(env, "lasers") and found["kinetic_fire"] == counted(env, "kinetics") > 0
 
