@@ -7,7 +7,8 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -99,11 +100,17 @@ def lines_with_worlds() -> Iterator[tuple[str, str]]:
 WORLDS = sorted(set(lines_with_worlds()))
 
 
-def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
+@cache
+def installed() -> set[str]:
+    return {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
+
+
+@cache
+def brought_by(*requirements: str) -> set[str]:
     """Returns the names of installed distributions that requirements install, directly or indirectly."""
     found: set[str] = set()
-    given = {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
-    waiting = [(Requirement(line), extra) for line in requirements]
+    given = installed()
+    waiting = [(Requirement(line), "") for line in requirements]
     while waiting:
         requirement, extra = waiting.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
@@ -120,13 +127,15 @@ def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
     return {name.partition("[")[0] for name in found}
 
 
+modules = cache(metadata.packages_distributions)
+
+
 class Hidden:
     """A finder of modules that hides those of some distributions."""
 
     def __init__(self, distributions: set[str]) -> None:
-        brings = metadata.packages_distributions()
         self.modules = {
-            name for name, given in brings.items() if {canonicalize_name(entry) for entry in given} <= distributions
+            name for name, given in modules().items() if {canonicalize_name(entry) for entry in given} <= distributions
         }
         self.asked: set[str] = set()
         self._finders = list(sys.meta_path)
@@ -148,9 +157,8 @@ def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Hides all packages that neither the core nor an extra installs."""
 
     def begin(extra: str) -> Hidden:
-        installed = {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
-        tests = brought_by([*PROJECT["dependencies"], *EXTRAS["dev"]]) | {"rlstack"}
-        hidden = Hidden(installed - tests - brought_by(EXTRAS.get(extra, [])))
+        tests = brought_by(*PROJECT["dependencies"], *EXTRAS["dev"]) | {"rlstack"}
+        hidden = Hidden(installed() - tests - brought_by(*EXTRAS.get(extra, [])))
         for name in list(sys.modules):
             if name.partition(".")[0] in hidden.modules or ANEW.match(name):
                 monkeypatch.delitem(sys.modules, name)
