@@ -181,12 +181,8 @@ COMMANDS = {
     ("name", "route"),
     [
         *((name, "agent") for name in COMMANDS),
-        *(
-            (name, route)
-            for name in ("evaluate", "watch", "train resume", "verify")
-            for route in ("players", "judges", "world")
-        ),
-        *(("train resume", route) for route in ("expert", "snapshots", "server")),
+        *((name, route) for name in ("evaluate", "watch", "train resume", "verify") for route in ("players", "world")),
+        ("train resume", "server"),
     ],
 )
 def test_no_command_takes_more_than_data_from_a_run(

@@ -67,14 +67,13 @@ def test_code_that_the_overrides_name_may_run_when_the_run_goes_on(commands: lis
     assert commands[1] == [f"resume={run}", "allow=[experiments.echelon.contacts:Net]"]
 
 
-@pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize(
-    ("there", "here", "told"),
+    ("there", "here", "told", "finished"),
     [
-        ("agent.lr=0.1", "agent.lr=0.2", "agent.lr: 0.1 there, 0.2 here"),
-        ("agent.lr=0.1", "agent.lr={kind: linear, start: 0.1, end: 0}", "agent.lr: 0.1 there, {kind: linear"),
-        ("agent.rnd=null", "agent.rnd={coefficient: 2}", "agent.rnd: null there, {coefficient: 2"),
-        ("seed=1", "++env.reward_weights.goal=1.0", "env.reward_weights: – there, {goal: 1.0} here"),
+        ("agent.lr=0.1", "agent.lr=0.2", "agent.lr: 0.1 there, 0.2 here", True),
+        ("agent.lr=0.1", "agent.lr={kind: linear, start: 0.1, end: 0}", "agent.lr: 0.1 there, {kind: linear", False),
+        ("agent.rnd=null", "agent.rnd={coefficient: 2}", "agent.rnd: null there, {coefficient: 2", False),
+        ("seed=1", "++env.reward_weights.goal=1.0", "env.reward_weights: – there, {goal: 1.0} here", False),
     ],
 )
 def test_a_run_with_other_settings_is_refused_before_anything_is_trained(

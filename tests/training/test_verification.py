@@ -16,6 +16,7 @@ from rlstack.runs.checkpoint import content_digest, read_checkpoint, write_check
 from rlstack.runs.manifest import seal, unseal
 from rlstack.training.hooks import Hook
 from tests.conftest import Command
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 RUN = [
@@ -45,7 +46,6 @@ RUNS = {
     ],
     "workers": ["agent=ppo", *CARTPOLE, *ROLLOUTS, "collector=multiprocess", "collector.workers=2"],
 }
-QUICK = ("ppo", "dqn", "sac")
 
 
 def trained(name: str, folder: Path, *more: str) -> Path:
@@ -85,8 +85,9 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("checkpoint_*.pt"))
 
 
-@pytest.mark.parametrize("start", [None, 0])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS])
+@exhaustive(
+    ("name", "start"), [("ppo", 0), *((name, None) for name in RUNS), *((name, 0) for name in [*RUNS][1:])], quick=4
+)
 def test_a_whole_run_is_equal(name: str, start: int | None, runs: Callable[[str], Path]) -> None:
     before = content(runs(name))
     found = rlstack.verify(runs(name), quiet=True, **{"from": start, "frames": 90})
