@@ -31,11 +31,11 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import CsvSink
 from rlstack.training.recorded import decisions
 from tests.adapters.published_networks import acting_network
+from tests.conftest import REPO
 from tests.envs.echelon.episodes import fight
 from tests.exhaustive import exhaustive
 from tests.faults import Killed, killed_at, room_for
 
-ROOT = Path(__file__).parents[1]
 Content = dict[str, bytes]
 
 
@@ -265,6 +265,6 @@ def test_every_writer_replaces_whole_files(package: str) -> None:
         for child in ast.iter_child_nodes(node):
             look(child, file)
 
-    for path in sorted((ROOT / package).rglob("*.py")):
-        look(ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT).as_posix())
+    for path in sorted((REPO / package).rglob("*.py")):
+        look(ast.parse(path.read_text(encoding="utf-8")), path.relative_to(REPO).as_posix())
     assert not strays, "outside of `with replacing(...)`"

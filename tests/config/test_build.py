@@ -22,8 +22,10 @@ from rlstack.config import ConfigError, Interval, build, conf_dir, groups, load_
 from rlstack.config.errors import OF_OTHERS, did_you_mean, exit_in_one_line, nearest, nearest_path, unknown_key
 from rlstack.config.groups import compose_config
 from rlstack.config.options import renewed
+from tests.conftest import REPO
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.small_run import python
 
 Fraction = Annotated[float, Interval(low=0, high=1, open_high=True)]
 
@@ -186,8 +188,6 @@ def test_former_options_of_stored_runs() -> None:
 # -- The command line as a user runs it: in a separate process, in an empty working directory ------------------------
 
 
-REPOSITORY = Path(__file__).parents[2]
-
 APP = """
 import pathlib, sys
 from rlstack import command, help
@@ -214,7 +214,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("app")
     (root / "conf" / "agent").mkdir(parents=True)
     (root / "app.py").write_text(APP)
-    quiet = (REPOSITORY / "conf" / "hydra_quiet.yaml").read_text()
+    quiet = (REPO / "conf" / "hydra_quiet.yaml").read_text()
     (root / "conf" / "hydra_quiet.yaml").write_text(quiet)
     (root / "conf" / "train.yaml").write_text("defaults: [hydra_quiet, {agent: sac}, _self_]\nseed: 1\n")
     (root / "conf" / "agent" / "sac.yaml").write_text("lr: 1e-3\ngamma: 0.9\n")
@@ -260,9 +260,7 @@ def test_what_a_command_line_ends_with(
 ) -> None:
     """A user's mistake is one line and status 2; a bug keeps its traceback; nothing is left in the folder."""
     words = [str(app / "more") if word == "MORE" else word for word in arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RLSTACK_FULL_ERROR": "1" if "seed=13" in words else ""}
-    line = [sys.executable, str(app / "app.py"), *words]
-    done = subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    done = python(str(app / "app.py"), *words, cwd=cwd, RLSTACK_FULL_ERROR="1" if "seed=13" in words else "")
     assert done.returncode == status and output in done.stdout and list(cwd.iterdir()) == []
     last = done.stderr.splitlines()[-1] if done.stderr else ""
     assert errors in last and last.startswith("error: ") == (status == 2)
@@ -283,7 +281,7 @@ def test_it_is_no_fault_that_the_reader_of_the_output_has_left(
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, str(app / "app.py"), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered}
+    environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(command, cwd=cwd, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (status, "error: agent.lr: not today\n" if status == 2 else "")

@@ -28,8 +28,6 @@ from rlstack.sweeps.population import Population, PopulationConfig
 from rlstack.sweeps.space import RangeDimension
 from tests.reporting.made_runs import config, make_evaluation, make_run
 
-ROOT = Path(__file__).parents[2]
-
 
 def new_run() -> Path:
     run = RunDirectory.create(None, "ppo", 1)

@@ -30,10 +30,8 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.preflight import check_fits, few_worlds, needs
 from rlstack.training.run import train
 from rlstack.training.verification import differences
+from tests.conftest import REPO
 from tests.training.shared_runs import plain_config
-
-ROOT = Path(__file__).parents[2]
-
 
 # -- gradients and statistics ------------------------------------------------------------------------------------
 
@@ -141,7 +139,7 @@ def test_what_cannot_be_shared_is_refused(override: str, needle: str, tmp_path: 
 
 def started(*words: str, **options: Any) -> subprocess.Popen[str]:
     """Returns a process that runs a module of Python."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([sys.executable, "-m", *words], env=environment, **streams, **options)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +22,8 @@ from rlstack.training.run import debugged
 from tests.conftest import Command
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import composed
+from tests.small_run import composed, python
 
-ROOT = Path(__file__).parents[2]
 NAME = f"{__name__}:Harbour"
 
 
@@ -115,8 +113,7 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
     ],
 )
 def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Command) -> None:
-    ended = rlstack_command("train", "agent=ppo", "total_frames=100", *given)
-    assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
+    assert rlstack_command("train", "agent=ppo", "total_frames=100", *given).refused().startswith(f"error: {message}")
 
 
 SCRIPTS = {
@@ -173,8 +170,7 @@ def test_nothing_in_the_working_folder_is_imported_before_the_user_names_it(
     (tmp_path / "trap-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trap\nVersion: 1\n")
     (tmp_path / "trap-1.dist-info" / "entry_points.txt").write_text("[torch.backends]\ntrap = trap:x\n")
     (tmp_path / "trap.py").write_text("open('sprung', 'w')\n")
-    command = [sys.executable, "-m", "rlstack", *words]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    shown = python("-m", "rlstack", *words, cwd=tmp_path)
     assert told in shown.stderr and not (tmp_path / "sprung").exists()
 
 
@@ -185,8 +181,7 @@ def test_a_package_of_the_users_may_be_called_envs(tmp_path: Path) -> None:
     (tmp_path / "envs" / "__init__.py").write_text("")
     (tmp_path / "envs" / "harbour.py").write_text("from rlstack.envs.cartpole.env import CartPole as Harbour\n")
     (tmp_path / "conf").mkdir()
-    command = [sys.executable, "-m", "rlstack", "envs", "envs.harbour:Harbour"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    shown = python("-m", "rlstack", "envs", "envs.harbour:Harbour", cwd=tmp_path)
     assert shown.returncode == 0 and "env.num_worlds" in shown.stdout, shown.stderr
 
 
