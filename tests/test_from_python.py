@@ -32,11 +32,10 @@ from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.run import TrainedRun
+from tests.conftest import REPO
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import CARTPOLE_RUN, python
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.small_run import CARTPOLE_RUN, composed, python
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +64,6 @@ def test_a_run_is_what_the_command_leaves(run: TrainedRun) -> None:
     newest = json.loads((run.path / "evaluations" / "000000000128.json").read_text())
     assert run.evaluation.summary() == newest["summary"] and run.score == newest["summary"]["eval/return"]
     assert run.load("best").frames in (64, 128)
-
-
-def test_the_same_words_make_the_same_run(run: TrainedRun, tmp_path: Path) -> None:
-    command = json.loads((run.path / "environment.json").read_text())[0]["command"]
-    assert command[:2] == ["-m", "rlstack.train"]
-    again = rlstack.train(*command[2:], f"run_dir={tmp_path / 'again'}", quiet=True)
-    assert [row.get("loss/policy") for row in again.metrics] == [row.get("loss/policy") for row in run.metrics]
 
 
 def test_callbacks_and_hooks_see_frames_metrics_and_agent() -> None:
@@ -117,18 +109,11 @@ def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
 def test_an_agent_is_judged_alike_in_whatever_form_it_is_given(run: TrainedRun) -> None:
     loaded = run.load()
     forms = [str(run.path), run, loaded, loaded.agent, loaded.agent.policy(explore=False)]
-    results = [rlstack.evaluate(form, "cartpole", episodes=5, video=False, quiet=True) for form in forms]
+    results = [rlstack.evaluate(form, "cartpole", episodes=5, plots=False, video=False, quiet=True) for form in forms]
     assert all(torch.equal(result.episodes["return"], results[0].episodes["return"]) for result in results)
     assert rlstack.evaluate(loaded, episodes=5, quiet=True).summary() == results[0].summary()  # in its own world
-
-
-def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> None:
-    agent = run.load().agent
-    greedy = rlstack.evaluate(agent, "cartpole", episodes=8, quiet=True)
-    assert not torch.equal(
-        rlstack.evaluate(agent, "cartpole", episodes=8, policy="explore", quiet=True).episodes["return"],
-        greedy.episodes["return"],
-    )
+    exploring = rlstack.evaluate(loaded.agent, "cartpole", episodes=5, policy="explore", quiet=True)
+    assert not torch.equal(exploring.episodes["return"], results[0].episodes["return"])
 
 
 def test_an_agent_from_elsewhere_is_named_as_a_checkpoint(tmp_path: Path) -> None:
@@ -161,7 +146,9 @@ def test_what_is_printed_is_what_is_returned(run: TrainedRun, capsys: pytest.Cap
 
 
 def test_of_what_acts_itself_files_are_written_where_it_is_said(run: TrainedRun, tmp_path: Path) -> None:
-    before = rlstack.evaluate(run.load(), "plots=false", episodes=2, output=tmp_path / "judged", quiet=True)
+    before = rlstack.evaluate(
+        run.load(), "plots=false", "video=false", episodes=2, output=tmp_path / "judged", quiet=True
+    )
     assert json.loads((tmp_path / "judged" / "evaluation.json").read_text())["summary"] == before.summary()
 
 
@@ -253,33 +240,29 @@ def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str
 VALUES: list[Any] = [
     *(None, True, 3, -2.5, 1e-5, "ppo", "true", "3", "it's, {odd} [text]=\\", "", " ", "runs/a=b", "a:b", "1e-3"),
     *("runs/Zürich", r"\d+", r"a\'b", [1, [2.5, "x"]], {"kind": "cosine", "start": 1e-3, "flags": [True, None]}),
+    {"a": {}},
 ]
+OTHERS: dict[Any, Any] = {
+    **{np.float32(0.5): 0.5, np.int64(3): 3, torch.tensor([1, 2]): [1, 2], (1, 2): [1, 2], Path("a b"): "a b"},
+    **{torch.device("cpu"): "cpu", TrainedRun: "rlstack.training.run:TrainedRun"},
+}
+"""Values of other types, and what a file can hold of them."""
 
 
-@pytest.mark.parametrize("value", [*VALUES, {"a": {}}], ids=repr)
-def test_values_of_python_arrive_as_they_are(value: Any) -> None:
-    keys = {"env": "gymnasium", "env.kwargs": {"given": value}, "notify": value}
+def test_values_of_python_arrive_as_what_a_file_can_hold() -> None:
+    """By themselves, as options of an agent, and within a mapping."""
+    given, kept = [*VALUES, *OTHERS], [*VALUES, *OTHERS.values()]
+    options = sorted(composed("agent=ppo")["agent"])[: len(given)]
+    keys = {"agent": "ppo", "eval": {"every": given}, **{f"agent.{key}": value for key, value in zip(options, given)}}
     config = rlstack.train.command.call(to_plain, [], keys)
-    assert config["env"]["kwargs"] == {"given": value} and config["notify"] == value
+    assert [config["agent"][key] for key in options] == config["eval"]["every"] == kept
+    assert config["eval"]["episodes"] == 20
 
 
 def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
     assert rlstack.train.command.call(to_plain, ["run_dir=runs/Zürich"], {})["run_dir"] == "runs/Zürich"
     with pytest.raises(rlstack.ConfigError, match=r"""takes two pairs of quotes: "run_dir='runs/Zürich, \(b\)'"$"""):
         rlstack.train("run_dir=runs/Zürich, (b)")
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        *((np.float32(0.5), 0.5), (np.int64(3), 3), (torch.tensor([1, 2]), [1, 2]), ((1, 2), [1, 2])),
-        *((Path("a b"), "a b"), (torch.device("cpu"), "cpu"), (TrainedRun, "rlstack.training.run:TrainedRun")),
-    ],
-    ids=repr,
-)
-def test_values_of_other_types_become_what_a_file_can_hold(given: Any, kept: Any) -> None:
-    config = rlstack.train.command.call(to_plain, [], {"notify": given, "eval": {"every": given}})
-    assert config["notify"] == config["eval"]["every"] == kept and config["eval"]["episodes"] == 20
 
 
 def test_a_mapping_replaces_the_one_that_was_there(tmp_path: Path) -> None:
@@ -371,14 +354,16 @@ def test_commands_use_one_thread_and_leave_the_number_of_the_process(monkeypatch
         torch.set_num_threads(1)
 
 
-def test_a_policy_is_judged_while_another_is_trained(run: TrainedRun) -> None:
+def test_the_same_words_make_the_same_run_while_another_policy_is_judged(run: TrainedRun, tmp_path: Path) -> None:
     judged: list[float] = []
+    command = json.loads((run.path / "environment.json").read_text())[0]["command"]
+    assert command[:2] == ["-m", "rlstack.train"]
 
     def judge(frames: int, metrics: dict[str, float], agent: Any) -> None:
         evaluation = rlstack.evaluate(agent, "cartpole", episodes=2, seed=7, quiet=True)
         judged.append(evaluation.summary()["eval/return"] - metrics["eval/return"])
 
-    looked = rlstack.train(*CARTPOLE_RUN, on_evaluation=judge, quiet=True)
+    looked = rlstack.train(*command[2:], f"run_dir={tmp_path / 'again'}", on_evaluation=judge, quiet=True)
     assert judged == [0.0, 0.0]
     assert [row.get("loss/policy") for row in looked.metrics] == [row.get("loss/policy") for row in run.metrics]
 
@@ -409,7 +394,7 @@ for first in ("import rlstack; rlstack.train", "import rlstack.train", "from rls
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """Runs its cells in a process with the arguments of a notebook's kernel; the two trainings are shortened."""
-    cells = json.loads((ROOT / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((REPO / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     for long, short in (("total_frames=250_000", "total_frames=2048"), ("frames = 10_000", "frames = 1000")):
         assert code.count(long) == 1
@@ -422,7 +407,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 
 def test_the_notebook_is_small_and_of_no_machine() -> None:
-    text = (ROOT / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8")
+    text = (REPO / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8")
     notebook = json.loads(text)
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
     assert len(text) < 60_000 and text.count('"image/png"') == 1
