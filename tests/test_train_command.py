@@ -1,6 +1,5 @@
 """``rlstack train`` by the commands that a user types."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -89,15 +88,6 @@ def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Command, 
 def test_a_run_is_named_after_the_outside_env_it_is_in() -> None:
     outside = {"name": "gymnasium", "id": "my.package:Grid-v0"}
     assert run_name({"name": "dqn"}, outside, 3) == "dqn_my.package-Grid-v0_seed3"
-
-
-@pytest.mark.slow
-def test_debug_runs_every_part(tmp_path: Path) -> None:
-    result = train("debug=true", "run_dir=out", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("[OK]") == 4
-    with open(tmp_path / "out" / "metrics.csv", newline="") as file:
-        assert any(row["loss/critic"] for row in csv.DictReader(file))
 
 
 @pytest.mark.slow

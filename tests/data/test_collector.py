@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -75,7 +74,7 @@ def assert_same(ours: TensorDict, expected: TensorDict) -> None:
 @pytest.mark.parametrize("spoil", [False, True])
 @exhaustive(
     ("made", "policy"),
-    [(countdown, idle), (partial(marinenav, 1), steering), (partial(marinenav, 4), steering)],
+    [(countdown, idle), (partial(marinenav, 4), steering), (partial(marinenav, 1), steering)],
     quick=2,
 )
 def test_batches_are_those_of_a_plain_loop(made: Callable[[], EnvBase], policy: Any, spoil: bool) -> None:
@@ -97,15 +96,6 @@ def test_a_restart_does_not_reach_back_into_the_batch(options: dict[str, int]) -
     done = batch["next", "done"][..., 0] & ~batch["next", "truncated"][..., 0]
     assert done.any()
     assert not batch["next", "agents", "active"][done].any()
-
-
-def test_marinenav_keeps_the_observation_that_ended_an_episode() -> None:
-    env = marinenav(4)
-    batch = collect(env, steering(env))
-    done = batch["next", "done"][:, :-1, 0]
-    following, root = (part["agents", "observation", "self"] for part in (batch["next"][:, :-1], batch[:, 1:]))
-    assert torch.equal(following[~done], root[~done])
-    assert (following[done] != root[done]).any(-1).all() and done.any()
 
 
 def test_the_policy_is_used_as_it_is_now() -> None:
@@ -148,20 +138,3 @@ def test_a_collector_with_a_policy_without_parameters_restores_its_state(policy:
     next(iter(one))
     other.load_state_dict(one.state_dict())
     assert other.state_dict()["frames"] == one.state_dict()["frames"] == 3 * STEPS
-
-
-def test_a_restored_world_goes_on_in_a_new_collector() -> None:
-    env, twin = marinenav(4), marinenav(4)
-    collector = make_collector(env, steering(env), STEPS)
-    batches = iter(collector)
-    next(batches)
-    twin.load_state_dict(deepcopy(env.state_dict()))
-    resumed = make_collector(twin, steering(twin), STEPS)
-    again = iter(resumed)
-    for _ in range(2):
-        ours, expected = next(again), next(batches)
-        for end in ("done", "terminated", "truncated"):  # flags of the previous step, which only the old collector has
-            ours, expected = (part.exclude(end, ("agents", end)) for part in (ours, expected))
-        assert_same(ours, expected)
-    for each in (collector, resumed):
-        each.shutdown(close_env=False)

@@ -54,13 +54,6 @@ def handmade() -> TensorDict:
     )
 
 
-def test_a_batch_without_agents_is_that_of_one() -> None:
-    batch = handmade()["agents"][:, :, 0].exclude("active", "energy")
-    whole = TensorDict({**batch, "next": handmade()["next", "agents"][:, :, 0]}, [W, T])
-    assert (flatten_agents(whole) == flatten_agents(whole, None)).all()
-    assert flatten_agents(whole)["active"].all() and torch.equal(flatten_agents(whole)["action"], whole["action"])
-
-
 def test_every_value_lands_at_its_agent_and_time() -> None:
     batch = handmade()
     original, flat = batch.clone(), flatten_agents(batch)
@@ -90,8 +83,9 @@ def test_single_agent(lead: tuple[int, ...]) -> None:
     ends = {name: torch.rand(*lead, 1) < 0.3 for name in ("done", "terminated", "truncated")}
     here = {"observation": torch.randn(*lead, 3), "action": torch.randn(*lead, 2), **ends}
     after = {"observation": torch.randn(*lead, 3), "reward": torch.randn(*lead, 1), **ends}
-    flat = flatten_agents(TensorDict({**here, "next": after}, lead), None)
-    worlds = 4 if len(lead) > 1 else 1
+    batch = TensorDict({**here, "next": after}, lead)
+    flat, worlds = flatten_agents(batch, None), 4 if len(lead) > 1 else 1
+    assert (flatten_agents(batch) == flat).all()
     assert flat.shape == (worlds, 5) and flat["active"].all()
     assert torch.equal(flat["action"], here["action"].reshape(worlds, 5, 2))
     assert set(flat["next"].keys()) == {"observation", "reward", "terminated", "done"}

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from torch import nn
 
 from rlstack.envs.foundation.files import leftovers
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
-from tests.damage import Bait
+from tests.conftest import REPO
 from tests.refusals import refused
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -58,27 +55,12 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         assert same(STATE, loaded)
 
 
-def test_module_and_optimizer_states_load_back(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "raw": model.weight}
-    assert isinstance(state["model"], OrderedDict)
-    loaded = read_checkpoint(CheckpointStore(tmp_path).save(state, 0))
-    assert type(loaded["raw"]) is torch.Tensor and not loaded["raw"].requires_grad
-    other = nn.Linear(3, 2)
-    other.load_state_dict(loaded["model"])
-    torch.optim.Adam(other.parameters()).load_state_dict(loaded["optimizer"])
-    assert torch.equal(other.weight, model.weight)
-
-
-def test_a_view_does_not_drag_its_storage_along(tmp_path: Path) -> None:
+def test_a_view_drags_neither_its_storage_nor_a_parameter_its_gradient_along(tmp_path: Path) -> None:
     buffer = torch.rand(1_000_000)
-    path = CheckpointStore(tmp_path).save({"first": buffer[:10]}, 0)
+    path = CheckpointStore(tmp_path).save({"first": buffer[:10], "raw": nn.Parameter(buffer[:10])}, 0)
     assert path.stat().st_size < 10_000
-    assert torch.equal(read_checkpoint(path)["first"], buffer[:10])
+    for loaded in read_checkpoint(path).values():
+        assert type(loaded) is torch.Tensor and not loaded.requires_grad and torch.equal(loaded, buffer[:10])
 
 
 def test_rotation_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
@@ -274,13 +256,6 @@ def test_a_torchscript_file_is_told_from_a_checkpoint(tmp_path: Path, recwarn: p
     assert not recwarn.list
 
 
-def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
-    target, path = tmp_path / "owned", tmp_path / "bad.pt"
-    torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Bait(target)}, path)
-    refused(CheckpointError, r"\(refused, it holds objects that are not plain data\)$", read_checkpoint, path)
-    assert not target.exists()
-
-
 WRITER = """
 import os, sys, torch
 from rlstack.runs.checkpoint import CheckpointStore
@@ -306,10 +281,10 @@ def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> Non
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPO)},
     ) as forker:
         assert forker.stdin is not None and forker.stdout is not None
-        for _ in range(12):
+        for _ in range(8):
             print(frames, file=forker.stdin, flush=True)
             writer = int(forker.stdout.readline())
             time.sleep(0.01 + longest * rng.random())

@@ -34,7 +34,7 @@ from rlstack.training.run import train
 from rlstack.training.summary import describe
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import composed
+from tests.small_run import CARTPOLE_RUN, composed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NETWORKS = ["agent.hidden=[8,8]", "agent.self_features=8", "agent.object_features=[8]"]
@@ -321,20 +321,14 @@ def test_an_unknown_precision_is_one_line() -> None:
     refused(ConfigError, r"agent\.precision.*auto.*float32.*bfloat16.*float16", train, plain)
 
 
-TINY = (
-    *("agent=ppo", "env=cartpole", "agent.bfloat16_pays=true", "agent.hidden=[8]", "agent.steps_per_batch=8"),
-    *("env.num_worlds=4", "total_frames=64", "log_every=32", "eval.every=64", "eval.episodes=1", "checkpoint.every=32"),
-    *("logger=csv", "threads=1", "device=cpu", "until=32"),
-)
-
-
 @pytest.mark.parametrize("began", [True, False])
 def test_a_run_keeps_its_precision_on_another_kind_of_cpu(
     began: bool, units: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units(began)
     first, second = ("bfloat16", "float32") if began else ("float32", "bfloat16")
-    train({**composed(*TINY), "run_dir": str(tmp_path / "run")})
+    tiny = ("agent.bfloat16_pays=true", "total_frames=64", "checkpoint.every=32", "until=32")
+    train({**composed(*CARTPOLE_RUN, *tiny), "run_dir": str(tmp_path / "run")})
     assert f"precision  {first} (auto: " in capsys.readouterr().out
 
     run = RunDirectory.open(tmp_path / "run")

@@ -15,6 +15,7 @@ from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.training.loop import Training
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
+from tests.faults import Killed
 from tests.rehearsal import rehearsing
 from tests.small_run import begun, composed, logged, reopened
 
@@ -113,10 +114,6 @@ def digests(folder: Path) -> dict[str, str]:
     """Returns the digest of every checkpoint of a run by its name."""
     paths = sorted((folder / "checkpoints").glob("checkpoint_*.pt"))
     return {path.name: state_digest(read_checkpoint(path)) for path in paths}
-
-
-class Killed(BaseException):
-    """Ends a run in the middle of an iteration."""
 
 
 def killed(run: Training, frames: int) -> None:

@@ -104,16 +104,6 @@ def test_metrics_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
     assert rows[-1] == ["100", "0.5", "1.0"] and rows[-2] == [str(len(rows) - 3), "0.5", ""]
 
 
-def test_a_table_that_cannot_be_widened_stays_as_it_was(tmp_path: Path) -> None:
-    with MetricLogger(tmp_path, logger_config()) as logger:
-        logger.log(1, {"a/x": 0.5})
-    before = (tmp_path / "metrics.csv").read_text()
-    logger = MetricLogger(tmp_path, logger_config())
-    with room_for(9), pytest.raises(OSError, match="File too large"), logger:
-        logger.log(2, {"a/x": 0.5, "a/longer_than_that": 1.0})
-    assert (tmp_path / "metrics.csv").read_text() == before and leftovers(tmp_path) == []
-
-
 def test_other_errors_of_the_system_keep_their_traceback(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), one_line_errors(tmp_path):
         raise FileNotFoundError(errno.ENOENT, "No such file", "data.npz")

@@ -1,7 +1,6 @@
 """Behaviour cloning: from a policy, from recorded episodes, and as a part of a run."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from rlstack import envs
 from rlstack.adapters.marinenav.agents import published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
-from rlstack.config.allowed import sign_copy
 from rlstack.data.recordings import save_arrays
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
@@ -299,21 +297,6 @@ def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
     assert float(of["imitation/frames"][0]) == 300
     assert of["eval/return"][0] and any(of["loss/critic"])
     assert read_checkpoint(finished / "checkpoints" / "checkpoint_000000000000.pt")["imitated"] is True
-
-
-def test_resuming_does_not_imitate_again(
-    finished: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(finished, copy)
-    sign_copy(finished, copy)
-    for checkpoint in (copy / "checkpoints").glob("*.pt"):
-        if checkpoint.name != "checkpoint_000000000000.pt":
-            checkpoint.unlink()
-    monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)  # what is done needs no expert
-    training = resumed(copy, plain_config(f"imitation.expert={teacher}"))
-    training.execute()
-    assert logged(copy) == logged(finished)
 
 
 def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp_path: Path) -> None:

@@ -66,14 +66,6 @@ class Interrupting(TensorDictModuleBase):
         return tensordict.set("action", self._env[0].action_spec.rand())
 
 
-def test_an_evaluation_ends_after_the_step(interruptible: list[str]) -> None:
-    policy = Interrupting(envs.make("cartpole", num_worlds=5))
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(policy, "cartpole", {}, episodes=5, seed=0)
-    assert policy.calls == 3
-    assert interruptible[0] == "evaluating 0 of 5 episodes" and interruptible[-1].endswith("over")
-
-
 @pytest.mark.parametrize(("most", "note"), [(None, "step 1"), (2, "step 1 of at most 2")])
 def test_an_evaluation_shows_its_limit_if_there_is_one(most: int | None, note: str) -> None:
     notes: list[str] = []
@@ -82,13 +74,14 @@ def test_an_evaluation_shows_its_limit_if_there_is_one(most: int | None, note: s
     assert notes[1] == note
 
 
-def test_an_interrupted_evaluation_leaves_no_folder(tmp_path: Path, interruptible: list[str]) -> None:
+def test_an_evaluation_ends_after_the_step_and_leaves_no_folder(tmp_path: Path, interruptible: list[str]) -> None:
     policy = Interrupting(envs.make("cartpole", num_worlds=5))
     settings = {**compose_config("evaluate", ["episodes=5", f"output={tmp_path / 'new'}"]), "checkpoint": "x"}
     settings.pop("hydra", None)
     with pytest.raises(KeyboardInterrupt):
         judge(build(EvaluateConfig, settings), Candidate(policy, {"name": "cartpole"}, "random", tmp_path), "cpu")  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
+    assert policy.calls == 3 and list(tmp_path.iterdir()) == []
+    assert interruptible[0] == "evaluating 0 of 5 episodes" and interruptible[-1].endswith("over")
 
 
 def test_gathering_ends_within_a_batch(interruptible: list[str]) -> None:

@@ -254,11 +254,6 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert stream.getvalue().startswith("frames 5 / 10 (50.0%)") and "\x1b" not in stream.getvalue()
 
 
-def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress(10).update(5)
-    assert capsys.readouterr().out.startswith("frames 5 / 10")
-
-
 def test_a_panel_is_there_at_once_and_moves_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """The display before the first batch, which may take a minute; its clock advances a second at each reading."""
     monkeypatch.setattr("rlstack.training.progress._IDLE_SECONDS", 0.001)
