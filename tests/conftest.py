@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import os
 import random
 import sys
 import tempfile
 from collections.abc import Callable
-from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ _PARSED: dict[str, Any] = {}
 
 
 def _parsed_once(stream: Any, Loader: Any) -> Any:
-    """Replaces ``yaml.load`` for OmegaConf: a text is parsed once and copied."""
+    """Replaces ``yaml.load`` for OmegaConf, which copies what it gets: a text is parsed once."""
     text = stream if isinstance(stream, str) else stream.read()
     if text not in _PARSED:
         try:
@@ -49,11 +50,12 @@ def _parsed_once(stream: Any, Loader: Any) -> Any:
             if not isinstance(stream, str):  # the error names its file
                 stream.seek(0)
             return yaml.load(stream, Loader=Loader)
-    return deepcopy(_PARSED[text])
+    return _PARSED[text]
 
 
 omegaconf.omegaconf.yaml = SimpleNamespace(**{**vars(yaml), "load": _parsed_once})
 ConfigStore.__deepcopy__ = lambda store, _: store  # Hydra copies it for each composition, and only reads it
+importlib.metadata.version = cache(importlib.metadata.version)  # each run asks for two dozen, thrice
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
