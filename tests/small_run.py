@@ -40,7 +40,7 @@ SMALL_RUN = [
 CARTPOLE_RUN = [
     *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
     *("agent.minibatch_size=16", "total_frames=128", "log_every=64", "eval.every=64", "eval.episodes=2", "threads=1"),
-    *("checkpoint.every=64", "logger=csv", "device=cpu", "compile=false"),
+    *("eval.max_steps=20", "checkpoint.every=64", "logger=csv", "device=cpu", "compile=false"),
 ]
 """Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
 

@@ -22,7 +22,7 @@ from rlstack.envs.registry import ENTRY_POINTS
 from tests.agents.recall import Recall
 from tests.conftest import REPO, Command
 from tests.exhaustive import exhaustive
-from tests.small_run import python
+from tests.small_run import composed, python
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
@@ -218,7 +218,7 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     (folder / "mine" / "agent").mkdir(parents=True)
     (folder / "mine" / "agent" / "odd.yaml").write_text("defaults: [acqn, _self_]\nname: odd\n")
     (folder / "complete" / "checkpoints").mkdir(parents=True)
-    (folder / "complete" / "config.yaml").write_text(json.dumps(_complete()))
+    (folder / "complete" / "config.yaml").write_text(json.dumps({**composed(), "total_frames": 1000}))
     (folder / "complete" / "evaluations").mkdir()
     (folder / "complete" / "evaluations" / "000000001000.json").write_text("{}")
     with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
@@ -227,13 +227,6 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     result = python("-c", SCRIPT, json.dumps(commands), cwd=folder)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
-
-
-def _complete() -> dict[str, object]:
-    from rlstack.config.groups import compose_config
-    from rlstack.config.typed import resolve
-
-    return {**resolve(compose_config("train"), ""), "total_frames": 1000}
 
 
 ALL = MISTAKES | OF_AGENTS

@@ -28,7 +28,6 @@ from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.agents.legacy import load_policy
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.data.recordings import save_arrays
 from rlstack.diagnostics import report as diagnoses
 from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.marinenav.episodes import load_episodes
@@ -41,11 +40,10 @@ from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loggers import CsvSink
-from rlstack.training.recorded import decisions, read_file
+from rlstack.training.recorded import read_file
 from tests.adapters.small_worlds import Noise, box
-from tests.agents.small_agents import Detour, sequences, small
+from tests.agents.small_agents import Detour, small
 from tests.damage import Bait, bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile
-from tests.envs.echelon.episodes import fight
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.test_writers import WRITERS
@@ -122,16 +120,6 @@ def graph(folder: Path) -> Path:
     return folder / "tanh.onnx"
 
 
-def fought(folder: Path) -> Path:
-    fight()[1].save_replay(folder / "fight.json")
-    return folder / "fight.json"
-
-
-def demonstrated(folder: Path) -> Path:
-    save_arrays(folder / "episodes.npz", decisions(sequences(5)))
-    return folder / "episodes.npz"
-
-
 def resume(path: Path) -> None:
     """Reads what ``resume=`` reads before it builds anything."""
     build(TrainConfig, RunDirectory.open(path.parent).read_config())
@@ -181,9 +169,11 @@ CASES: dict[str, Case] = {
     ),
     "diagnosis": Case(text("diagnosis.json", json.dumps(DIAGNOSIS)), diagnosed, bad_json),
     "league": Case(written("league", "league.json"), lambda path: League.open(path.parent), bad_json),
-    "demonstrations": Case(demonstrated, lambda path: read_file(path, Interface.of(detour())), bad_arrays),
+    "demonstrations": Case(
+        written("demonstrations", "episodes.npz"), lambda path: read_file(path, Interface.of(detour())), bad_arrays
+    ),
     "rocket replay": Case(written("rocket replay", "r.npz"), load_replay, bad_arrays, ValueError),
-    "echelon replay": Case(fought, load_fight, bad_json, ValueError),
+    "echelon replay": Case(written("echelon replay", "f.json"), load_fight, bad_json, ValueError),
     "marinenav weights": Case(copied("marinenav/DQN_params.npz"), load_published, bad_arrays),
     "marinenav files": Case(
         written("marinenav weights", "network_params.pth"), lambda path: load_published(path.parent, "DQN"), bad_tensors

@@ -53,7 +53,10 @@ def test_a_script_may_use_the_run_of_its_own_network_again(tmp_path: Path) -> No
     own = rlstack.train(*CARTPOLE_RUN, network, run_dir=tmp_path / "own", quiet=True)
     assert type(own.load().agent.actor.network).__name__ == "Net"
     assert rlstack.evaluate(own, episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel() == 2
-    assert rlstack.evaluate(str(own.path), episodes=2, quiet=True).episodes["length"].numel() == 2
+    assert (
+        rlstack.evaluate(str(own.path), episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel()
+        == 2
+    )
 
 
 # -- training ------------------------------------------------------------------------------------------------------
@@ -360,7 +363,7 @@ def test_the_same_words_make_the_same_run_while_another_policy_is_judged(run: Tr
     assert command[:2] == ["-m", "rlstack.train"]
 
     def judge(frames: int, metrics: dict[str, float], agent: Any) -> None:
-        evaluation = rlstack.evaluate(agent, "cartpole", episodes=2, seed=7, quiet=True)
+        evaluation = rlstack.evaluate(agent, "cartpole", "env.max_steps=20", episodes=2, seed=7, quiet=True)
         judged.append(evaluation.summary()["eval/return"] - metrics["eval/return"])
 
     looked = rlstack.train(*command[2:], f"run_dir={tmp_path / 'again'}", on_evaluation=judge, quiet=True)

@@ -54,8 +54,8 @@ def spans(page: Path) -> Iterator[str]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Returns module names and arguments, with placeholders filled in."""
-    found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    """Returns module names and arguments, with placeholders filled in; lines that choose the same are one."""
+    found: dict[tuple[str, ...], list[str]] = {}
     for page in PAGES:
         for line in spans(page):
             line = (
@@ -68,17 +68,18 @@ def commands() -> list[tuple[str, list[str]]]:
             if match is not None and "x" not in (match["command"], str(match["module"]).rpartition(".")[2]):
                 module = match["module"] or f"rlstack.{match['command']}"
                 arguments = shlex.split(line[match.end() :], comments=True)
-                found[(module, *(entry if module == "rlstack.train" else _form(entry) for entry in arguments))] = (
-                    module,
-                    arguments,
-                )
-    return list(found.values())
+                forms = {entry: _form(module, entry) for entry in arguments}
+                together = found.setdefault((module, *(entry for entry in arguments if forms[entry] == entry)), [])
+                known = {_form(module, entry) for entry in together}
+                together += [entry for entry in arguments if forms[entry] not in known]
+    return [(module, arguments) for (module, *_), arguments in found.items()]
 
 
-def _form(entry: str) -> str:
+def _form(module: str, entry: str) -> str:
     """Returns what is checked of an argument: the key alone where any plain value would do."""
     key, _, value = entry.partition("=")
-    return key if re.fullmatch(r"[\w./:-]+", value) and key not in ("agent", "env", "curriculum") else entry
+    plain = module != "rlstack.train" and re.fullmatch(r"[\w./:-]+", value) and key not in ("agent", "env")
+    return key if plain else entry
 
 
 COMMAND_LINES = commands()

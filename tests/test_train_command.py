@@ -22,7 +22,7 @@ from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import one_line_errors, where_things_are
 from tests.conftest import REPO, Command
 from tests.exhaustive import exhaustive
-from tests.small_run import SMALL_RUN, composed, logged, python
+from tests.small_run import CARTPOLE_RUN, SMALL_RUN, composed, logged, python
 
 TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
 
@@ -71,14 +71,13 @@ def test_networks_of_another_agent_are_refused_before_anything_is_shown(
 
 def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
-    (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
-    result = rlstack_command(
-        "train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY, "total_frames=600"
-    )
+    (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [ppo, _self_]\nname: small\n")
+    words = [word for word in CARTPOLE_RUN if word != "agent=ppo"]
+    result = rlstack_command("train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *words)
     assert result.status == 0, result.err
     (sweep,) = (tmp_path / "runs").iterdir()
     names = sorted(path.name for path in sweep.iterdir() if path.is_dir())
-    assert names == ["0_small_marinenav_seed0", "1_small_marinenav_seed1"]
+    assert names == ["0_small_cartpole_seed0", "1_small_cartpole_seed1"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs"}
     assert result.out.count("run finished") == 2
     assert all(line.endswith(" --config-dir mine") for line in result.out.splitlines() if "rlstack report" in line)

@@ -19,6 +19,7 @@ from rlstack.training.loop import Training
 from rlstack.training.run import train
 from tests.refusals import refused
 from tests.small_run import CARTPOLE_RUN, begun, composed
+from tests.training.test_failures import AtFrame
 
 
 def training(folder: Path, *hooks: Hook) -> Training:
@@ -92,15 +93,9 @@ def test_its_state_is_in_checkpoints_and_its_metrics_in_the_log(tmp_path: Path) 
     train({**composed(*CARTPOLE_RUN, f"resume={tmp_path / 'without'}"), "total_frames": 160})
 
 
-class Dropping(Hook):
-    def on_collected(self, training: Training, batch: Any, sequences: Any) -> None:
-        if training.previous == 32:
-            raise DropBatch
-
-
 def test_a_dropped_batch_counts_but_nobody_learns_from_it(tmp_path: Path) -> None:
     counter = Counter()
-    run = training(tmp_path / "run", Dropping(), counter)
+    run = training(tmp_path / "run", AtFrame(32, Mock(side_effect=DropBatch)), counter)
     run.execute()
     assert (run.frames, counter.batches, run.agent.updates) == (128, 3, 3 * 2)
 

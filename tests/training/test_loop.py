@@ -14,7 +14,7 @@ from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build
 from rlstack.envs.cartpole.env import CartPole
 from rlstack.envs.foundation.work import working
-from rlstack.runs.checkpoint import read_checkpoint, state_digest
+from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
@@ -90,7 +90,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
     resumed = reopened(tmp_path / "run", plain)
     resumed.restore()
     resumed.execute()
-    ends = [read_checkpoint(RunDirectory(run).checkpoints.latest())["agent"] for run in (tmp_path / "run", finished)]  # type: ignore[arg-type]
+    ends = [RunDirectory(run).checkpoints.load()["agent"] for run in (tmp_path / "run", finished)]
     assert state_digest({"agent": ends[0]}) == state_digest({"agent": ends[1]})
 
 

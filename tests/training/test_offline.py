@@ -15,7 +15,7 @@ import torch
 from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
-from rlstack.runs.checkpoint import read_checkpoint, state_digest
+from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import read_metrics
 from rlstack.training.recorded import read_recorded
@@ -52,13 +52,7 @@ def trained(command: Command, run: Path, *words: str) -> dict[str, Any]:
     """Returns the last state of a run."""
     ended = command("train", "agent=discrete_iql", *WORLD, *SMALL, f"run_dir={run}", *words)
     assert ended.status == 0, ended.err
-    return last_state(run)
-
-
-def last_state(run: Path) -> dict[str, Any]:
-    path = RunDirectory(run).checkpoints.latest()
-    assert path is not None
-    return read_checkpoint(path)
+    return RunDirectory(run).checkpoints.load()
 
 
 def test_watched_episodes_are_whole(episodes: Path) -> None:
@@ -105,7 +99,7 @@ def test_a_run_ends_alike_with_a_file_or_a_folder_and_if_it_is_resumed_with_the_
     episodes.write_bytes(recorded)
     ended = rlstack_command("train", f"resume={parts}", "until=null")
     assert ended.status == 0, ended.err
-    assert state_digest(last_state(parts)) == state_digest(whole)
+    assert state_digest(RunDirectory(parts).checkpoints.load()) == state_digest(whole)
 
 
 def test_a_replay_memory_is_data_and_what_was_learned_from_it_goes_on_in_the_world(

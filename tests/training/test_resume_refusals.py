@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,50 +52,41 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(run.glob("checkpoints/checkpoint_*.pt"))
 
 
-def more_worlds(run: Path) -> None:
-    file = run / "config.yaml"
-    file.write_text(file.read_text().replace("num_worlds: 4", "num_worlds: 8"))
-
-
-def more_cells(run: Path) -> None:
-    header, first, *rest = (run / "metrics.csv").read_text().splitlines()
-    (run / "metrics.csv").write_text("\n".join([header, first + ",1,2", *rest]) + "\n")
-
-
-def words_in_a_row(run: Path) -> None:
-    header, *rest = (run / "metrics.csv").read_text().splitlines()
-    (run / "metrics.csv").write_text("\n".join([header, "1,many", *rest]) + "\n")
-
-
-def folder_of_metrics(run: Path) -> None:
-    (run / "metrics.csv").unlink()
-    (run / "metrics.csv").mkdir()
-
-
-def folder_of_newest(run: Path) -> None:
-    newest = checkpoints(run)[-1]
-    newest.unlink()
-    newest.mkdir()
-
-
 @exhaustive(
-    ("damage", "message"),
+    ("file", "damage", "message"),
     [
-        (more_worlds, r"config\.yaml was changed: env\.num_worlds=8 \(the checkpoint has 4\); restore it, or confirm"),
-        (more_cells, r"metrics\.csv: not a table of metrics \(the row of \d+ frames has \d+ cells for \d+ columns"),
-        (words_in_a_row, r"metrics\.csv: not a table of metrics \(could not convert string to float: 'many'\)"),
-        (folder_of_metrics, r"metrics\.csv: a folder, not a table of metrics; move it elsewhere"),
-        (folder_of_newest, r"checkpoint_000000000064\.pt: a folder, not a checkpoint; move it elsewhere"),
+        (
+            "config.yaml",
+            ("worlds: 4", "worlds: 8"),
+            r" was changed: env\.num_worlds=8 \(the checkpoint has 4\); ",
+        ),
+        (
+            "metrics.csv",
+            (r"\n(.+)", r"\n\1,1,2"),
+            r": not a table of metrics \(the row of \d+ frames has \d+ ",
+        ),
+        (
+            "metrics.csv",
+            (r"\n", r"\n1,many\n"),
+            r": not a table of metrics \(could not convert .*: 'many'\)",
+        ),
+        ("metrics.csv", None, ": a folder, not a table of metrics; move it elsewhere"),
+        ("checkpoints/checkpoint_000000000064.pt", None, ": a folder, not a checkpoint; move it elsewhere"),
     ],
 )
 def test_a_run_that_cannot_go_on_says_why(
-    damage: Callable[[Path], None], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+    file: str, damage: tuple[str, str] | None, message: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damage(run)
+    """The damage is a change of the text, or a folder in the file's place."""
+    if damage is not None:
+        (run / file).write_text(re.sub(*damage, (run / file).read_text(), count=1))
+    else:
+        (run / file).unlink()
+        (run / file).mkdir()
     with pytest.raises(SystemExit) as end:
         train(f"resume={run}", "until=null")
     assert end.value.code == 2
-    assert re.search(f"^error: .*{message}", capsys.readouterr().err.splitlines()[-1])
+    assert re.search(f"^error: .*{file}{message}", capsys.readouterr().err.splitlines()[-1])
 
 
 def test_changes_of_the_configuration_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -132,21 +133,6 @@ def test_waits_are_seen() -> None:
 WORLD = "tests.recorded_worlds:Crowd"
 
 
-class Watch(Hook):
-    """Counts waits between two of a run's iterations, and keeps what the run knows of its frames without asking."""
-
-    def __init__(self, begin: int, end: int) -> None:
-        self._begin, self._end, self._iterations = begin, end, 0
-        self.waits = HostWaits()
-
-    def on_iteration(self, training: Training) -> None:
-        self._iterations += 1
-        if self._iterations == self._begin:
-            self.waits.__enter__()
-        if self._iterations == self._end:
-            self.waits.__exit__(None, None, None)
-
-
 def crowded(folder: Path, *hooks: Hook) -> Training:
     """Returns a run of PPO in a small world of groups, with an evaluation without episodes."""
     options = ["agent=ppo", "total_frames=700"]
@@ -163,10 +149,12 @@ def test_a_run_with_groups_reads_nothing_until_something_is_due(
     with granting({"env": {"name": WORLD}}), rehearsing(monkeypatch):
         for event in ("on_collected", "on_batch"):  # which on a GPU learns its sums later
             monkeypatch.setattr(Guard, event, getattr(Hook, event))
-        watch = Watch(begin=5, end=10)
+        watch, waits, iterations = Hook(), HostWaits(), itertools.count(1)
+        change = {5: waits.__enter__, 10: lambda: waits.__exit__(None, None, None)}
+        watch.on_iteration = lambda _: change.get(next(iterations), lambda: None)()  # type: ignore[method-assign]
         run = crowded(tmp_path / "run", watch)
         run.execute()
-        assert not watch.waits.count, watch.waits.places
+        assert next(iterations) > 11 and not waits.count, waits.places
         again = crowded(tmp_path / "again")
         again.execute()
         assert again.frames == run.frames and state_digest(again.state()) == run.digest
