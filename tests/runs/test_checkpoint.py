@@ -1,6 +1,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchrl.envs.utils import step_mdp
 
+import rlstack
 from rlstack.envs.foundation.files import leftovers
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from tests.conftest import REPO
 from tests.refusals import refused
 
@@ -301,3 +305,38 @@ def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> Non
         forker.stdin.close()
     assert frames > 1
     assert set(tmp_path.glob(".*")) == set(leftovers(tmp_path))
+
+
+# -- checkpoints of an earlier version load, act as they did then, and go on training -----------------------------
+
+
+FROZEN = REPO / "tests" / "fixtures" / "checkpoints"
+CASES = sorted(path.stem for path in FROZEN.glob("*.pt"))
+assert len(CASES) == 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_of_an_earlier_version_acts_as_it_did(case: str) -> None:
+    """Compares the greedy actions after the first reset of four worlds, and after that step."""
+    own = {"greedy": "mode"} if case == "rocket" else None  # its recipe samples
+    loaded = rlstack.load(FROZEN / f"{case}.pt", agent=own)
+    env, policy = loaded.make_env(4, seed=11), loaded.agent.policy(explore=False)
+    key = loaded.agent.interface.key("action")
+    with torch.no_grad():
+        first = env.step(policy(env.reset()))
+        second = policy(step_mdp(first))
+    env.close()
+    found = torch.stack([first.get(key), second.get(key)]).numpy()
+    np.testing.assert_allclose(found, np.load(FROZEN / "actions.npz")[case], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_of_an_earlier_version_goes_on(case: str, tmp_path: Path) -> None:
+    state = read_checkpoint(FROZEN / f"{case}.pt")
+    run = RunDirectory.create(str(tmp_path / "run"), case, 3)
+    run.write_config(state["config"])
+    (run.path / "checkpoints").mkdir()
+    shutil.copy(FROZEN / f"{case}.pt", run.path / "checkpoints" / f"checkpoint_{state['frames']:012d}.pt")
+    trained = rlstack.train(resume=str(run.path), total_frames=500, quiet=True)
+    assert rlstack.load(trained).frames >= 500

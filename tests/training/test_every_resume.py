@@ -15,6 +15,7 @@ from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.training.loop import Training
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
+from tests.exhaustive import exhaustive
 from tests.faults import Killed
 from tests.rehearsal import rehearsing
 from tests.small_run import begun, composed, logged, reopened
@@ -140,20 +141,13 @@ def resumed(folder: Path, plain: dict[str, Any]) -> Training:
     return run
 
 
-QUICK = ("ppo", "acqn", "dqn recurrent")
-
-
+QUICK = [("ppo", False), ("acqn", False), ("dqn recurrent", False), ("dqn own network", True)]
 RECORDED = ("dqn own network", "ppo own network", "acqn", "sac", "rainbow", "ppo_published", "rocket", "echelon")
 """Some in every world, which are also run as on a GPU, where steps and updates are recorded."""
+EVERY = [*((case, False) for case in (*AGENTS, *WORLDS)), *((case, True) for case in RECORDED)]
 
 
-@pytest.mark.parametrize(
-    ("case", "records"),
-    [
-        *[pytest.param(case, False, marks=[] if case in QUICK else [pytest.mark.slow]) for case in (*AGENTS, *WORLDS)],
-        *[pytest.param(case, True, marks=[] if case == "dqn own network" else [pytest.mark.slow]) for case in RECORDED],
-    ],
-)
+@exhaustive(("case", "records"), sorted(EVERY, key=lambda each: each not in QUICK), quick=len(QUICK))
 def test_killed_and_resumed_is_the_same_run(
     case: str, records: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,26 +116,30 @@ def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_
     assert rlstack_command("train", "agent=ppo", "total_frames=100", *given).refused().startswith(f"error: {message}")
 
 
-SCRIPTS = {
-    "SyntaxError: invalid syntax (broken.py, line 2)": "\ndef f(:\n",
-    "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)": "import os\nimport no_such_package\n",
-    "RuntimeError: a b (broken.py, line 3)": "\n\nraise RuntimeError('a\\nb')\n",
-    "SystemExit: 3 (broken.py, line 1)": "raise SystemExit(3)\n",
-}
+SCRIPTS = [
+    ("SyntaxError: invalid syntax (broken.py, line 2)", "\ndef f(:\n"),
+    (
+        "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)",
+        "\nimport no_such_package\n",
+    ),
+    ("RuntimeError: a b (broken.py, line 3)", "\n\nraise RuntimeError('a\\nb')\n"),
+    ("SystemExit: 3 (broken.py, line 1)", "raise SystemExit(3)\n"),
+]
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "why"),
+    ("given", "told", "why", "script"),
     [
-        *(("env=broken:World", "env.name: broken:World", why) for why in SCRIPTS),
-        ("agent=broken:Agent", "agent.algorithm: broken:Agent", next(iter(SCRIPTS))),
-        ("env=gymnasium env.id=broken:World", "env: id: broken:World", next(iter(SCRIPTS))),
+        ("env=broken:World", "env.name: broken:World", *SCRIPTS[0]),
+        ("agent=broken:Agent", "agent.algorithm: broken:Agent", *SCRIPTS[1]),
+        ("env=gymnasium env.id=broken:World", "env: id: broken:World", *SCRIPTS[2]),
+        ("env=broken:World", "env.name: broken:World", *SCRIPTS[3]),
     ],
 )
 def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
-    given: str, told: str, why: str, rlstack_command: Command, tmp_path: Path
+    given: str, told: str, why: str, script: str, rlstack_command: Command, tmp_path: Path
 ) -> None:
-    (tmp_path / "broken.py").write_text(SCRIPTS[why])
+    (tmp_path / "broken.py").write_text(script)
     ended = rlstack_command("train", "total_frames=100_000", *given.split())
     assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
 
@@ -181,7 +185,7 @@ def test_a_package_of_the_users_may_be_called_envs(tmp_path: Path) -> None:
     (tmp_path / "envs" / "__init__.py").write_text("")
     (tmp_path / "envs" / "harbour.py").write_text("from rlstack.envs.cartpole.env import CartPole as Harbour\n")
     (tmp_path / "conf").mkdir()
-    shown = python("-m", "rlstack", "envs", "envs.harbour:Harbour", cwd=tmp_path)
+    shown = python("-m", "rlstack", "envs", "envs.harbour:Harbour", cwd=tmp_path, PYTHONPATH="")
     assert shown.returncode == 0 and "env.num_worlds" in shown.stdout, shown.stderr
 
 

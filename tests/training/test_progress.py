@@ -167,8 +167,7 @@ def test_the_panel_on_a_terminal() -> None:
 def test_the_panel_shows_what_is_measured_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 37)
     monkeypatch.setattr(torch.cuda, "device_memory_used", lambda device: 5_200_000_000)
-    stream = Stream("utf-8", terminal=True)
-    progress = Progress(100, stream, clock=Clock())
+    progress, stream, _ = display(100, terminal=True)
     progress.update(10, Hardware("cuda:0").read(10, 1.0))
     progress.close()
     assert re.search(r"machine +CPU \d+%, GPU 37%, memory \d\.\d GB, GPU memory 5\.2 GB ", plain(stream.getvalue()))
@@ -203,8 +202,7 @@ def test_the_panel_shows_the_curve_and_rows_that_are_asked_at_each_redraw() -> N
 
 
 def test_the_latest_of_a_kind_is_a_line_elsewhere() -> None:
-    stream = Stream("utf-8")
-    progress = Progress(100, stream, clock=Clock())
+    progress, stream, _ = display(100)
     progress.latest("checkpoint", "a.pt")
     progress.latest("checkpoint", "b.pt")
     assert stream.lines() == ["checkpoint a.pt", "checkpoint b.pt"]
@@ -216,8 +214,7 @@ def test_colour_is_where_the_terminal_has_it(
 ) -> None:
     if setting is not None:
         monkeypatch.setenv("NO_COLOR", setting)
-    stream = Stream("utf-8", terminal=True)
-    progress = Progress(100, stream, clock=Clock())
+    progress, stream, _ = display(100, terminal=True)
     progress.update(50)
     progress.close()
     assert ("\x1b[32m█" in stream.getvalue()) == coloured

@@ -12,6 +12,7 @@ import rlstack
 from rlstack.config import ConfigError
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 from rlstack.training.seeds import found_in
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 RUN = [
@@ -47,9 +48,7 @@ def rows(run: Any) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if name.startswith(LEARNED)} for row in metrics]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
-)
+@exhaustive("name", RUNS)
 def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
     together = train(name, tmp_path / "together", "seeds=2")
     for number, run in enumerate(together.runs):

@@ -20,6 +20,7 @@ from rlstack.runs.checkpoint import state_digest
 from rlstack.training.guard import Guard
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
+from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 from tests.refusals import refused
 from tests.rehearsal import rehearsing
@@ -34,7 +35,6 @@ _TINY: dict[str, Any] = {
 }
 _AGENTS = {name: overrides for name, overrides in agents().items() if "memory" not in name}
 """A GPU computes a memory in one operation, which no CPU has."""
-_FEW = ("ppo", "sac")
 _LOOPS = {
     "one agent": ["agent=ppo", "env=cartpole", "agent.normalize_rewards=true"],
     "arena": ["agent=ppo", "env=arena"],
@@ -77,9 +77,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
             x.numpy()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("echelon", "rocket") else ()) for name in WORLDS]
-)
+@exhaustive("name", sorted(WORLDS, key=lambda name: name in ("echelon", "rocket")), quick=len(WORLDS) - 2)
 def test_worlds_step_where_they_are(name: str) -> None:
     options: dict[str, Any] = {**WORLDS[name], "num_worlds": 2}
     options |= {"max_steps": 3} if "max_steps" in options else {}
@@ -88,9 +86,7 @@ def test_worlds_step_where_they_are(name: str) -> None:
     assert compare_worlds(ours, theirs, 1e-6) == (1.0, pytest.approx(0.0, abs=1e-6))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in _FEW else pytest.mark.slow) for name in _AGENTS]
-)
+@exhaustive("name", sorted(_AGENTS, key=lambda name: name not in ("ppo", "sac")), quick=2)
 def test_agents_learn_where_they_are(name: str) -> None:
     hidden = {"hidden": [8, 8, 8]} if name == "ppo_published" else {}
     plain = configured(*_AGENTS[name], small={**_TINY, **hidden})
@@ -104,9 +100,7 @@ def test_agents_learn_where_they_are(name: str) -> None:
     assert found["losses"] < 1e-5 and found["parameters"] < 1e-3, found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "one agent" else pytest.mark.slow) for name in _LOOPS]
-)
+@exhaustive("name", _LOOPS)
 def test_iterations_stay_where_they_are(name: str) -> None:
     with stand_in() as device:
         found = correctness.waiting_for_nothing(Setting(device, quick=True), _LOOPS[name])
