@@ -36,6 +36,12 @@ from rlstack.training.hooks import Hook
 from tests.refusals import refused
 
 SMALL: dict[str, Any] = {"hidden": [16, 16]}
+MANY = 24
+"""Worlds, so that a few steps give the episodes that are wanted."""
+
+
+def cartpole() -> Any:
+    return envs.make("cartpole", num_worlds=MANY)
 
 
 def evidence_of(agent: Any, env: Any, frames: int = 5000, config: dict[str, Any] | None = None) -> Evidence:
@@ -202,17 +208,17 @@ def test_whether_the_greedy_policy_normalizes(forgets: bool) -> None:
 @pytest.mark.parametrize(
     ("agent", "world", "options", "cause"),
     [
-        ("ppo", lambda: spoiled.OneSidedMask(8), {}, "masks"),
-        ("ppo", lambda: spoiled.NoTermination(8), {}, "terminations"),
-        ("ppo", lambda: spoiled.LimitIsDeath(8, max_steps=15), {}, "time_limits"),
-        ("dqn", lambda: spoiled.TinyRewards(8), {}, "reward_scale"),
-        ("ppo", lambda: envs.make("cartpole", num_worlds=8), {"lr": 1.0}, "learning_rate"),
-        ("ppo", lambda: envs.make("cartpole", num_worlds=8), {"gamma": 0.3}, "horizon"),
-        ("ppo", lambda: spoiled.Reach(8), {"initial_std": 1e-6}, "exploration"),
-        ("ppo", lambda: spoiled.Reach(8, offset=300.0), {"normalize_observations": True}, "normalizer"),
-        ("ppo", lambda: envs.make("cartpole", num_worlds=8), {}, None),
-        ("dqn", lambda: envs.make("cartpole", num_worlds=8), {}, None),
-        ("sac", lambda: spoiled.Reach(8), {}, None),
+        ("ppo", lambda: spoiled.OneSidedMask(MANY), {}, "masks"),
+        ("ppo", lambda: spoiled.NoTermination(MANY), {}, "terminations"),
+        ("ppo", lambda: spoiled.LimitIsDeath(MANY, max_steps=15), {}, "time_limits"),
+        ("dqn", lambda: spoiled.TinyRewards(MANY), {}, "reward_scale"),
+        ("ppo", cartpole, {"lr": 1.0}, "learning_rate"),
+        ("ppo", cartpole, {"gamma": 0.3}, "horizon"),
+        ("ppo", lambda: spoiled.Reach(MANY), {"initial_std": 1e-6}, "exploration"),
+        ("ppo", lambda: spoiled.Reach(MANY, offset=300.0), {"normalize_observations": True}, "normalizer"),
+        ("ppo", cartpole, {}, None),
+        ("dqn", cartpole, {}, None),
+        ("sac", lambda: spoiled.Reach(MANY), {}, None),
     ],
 )
 def test_causes_in_the_set_up_and_the_world_need_no_training(
@@ -227,7 +233,7 @@ def test_causes_in_the_set_up_and_the_world_need_no_training(
 
 
 def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
-    env = envs.make("cartpole", num_worlds=8)
+    env = cartpole()
     evidence = evidence_of(rlstack.make_agent("ppo", env, 10_000, **SMALL), env)
     evidence.rows = [{"frames": 1000.0 * k, "policy/kl": 5.0} for k in range(1, 5)]
     evidence.learned = False
@@ -237,7 +243,7 @@ def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
 
 
 def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None:
-    env = spoiled.Reach(8)
+    env = spoiled.Reach(MANY)
     agent: Any = rlstack.make_agent("sac", env, 10_000, **SMALL)
     assert evidence_of(agent, env).facts()["std_at_bounds"] == 0
     nn.init.constant_(agent.actor.log_std.bias, -50.0)
@@ -251,7 +257,7 @@ def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None
 
 
 def test_an_algorithm_that_tells_nothing_is_explained_as_far_as_it_goes() -> None:
-    env = envs.make("cartpole", num_worlds=8)
+    env = cartpole()
     agent = rlstack.make_agent("torchrl_ppo", env, 10_000, lr=0.5)
     assert agent.predicted_returns(None) is None and agent.log_ratios(None) is None
     assert first(evidence_of(agent, env)) == "learning_rate"
@@ -278,7 +284,7 @@ class Own(OffPolicy):
 
 @pytest.mark.parametrize("dead", [False, True])
 def test_an_algorithm_from_scratch_is_explained_and_measured_without_a_line_of_its_own(dead: bool) -> None:
-    env = envs.make("cartpole", num_worlds=8)
+    env = cartpole()
     agent: Any = build_agent(completed({"name": "own", "algorithm": f"{__name__}:Own"}), env, 10_000)
     agent.updates = 100
     if dead:

@@ -83,8 +83,8 @@ def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
 
 
 def test_the_command_leaves_both_plots(rlstack_command: Command, tmp_path: Path) -> None:
-    tiny = ["total_frames=128", "log_every=64", "eval.episodes=1", "eval.max_steps=5", "agent.hidden=[8]", "threads=1"]
-    tiny += ["env.num_worlds=4", "env.max_seconds=0.5", "agent.steps_per_batch=8", "agent.epochs=1", "logger=csv"]
+    tiny = ["total_frames=64", "log_every=32", "eval.episodes=1", "eval.max_steps=5", "agent.hidden=[8]", "threads=1"]
+    tiny += ["env.num_worlds=4", "env.max_seconds=0.2", "agent.steps_per_batch=4", "agent.epochs=1", "logger=csv"]
     trained = rlstack_command("train", "agent=ppo", "env=rocket", "run_dir=run", "device=cpu", *tiny)
     assert trained.status == 0, trained.err
     shown = rlstack_command("watch", "show=rewards", "checkpoint=run")

@@ -269,12 +269,12 @@ def test_worlds_without_statistics(monkeypatch: pytest.MonkeyPatch, agents: int,
 
 def test_episodes_of_other_worlds_end_by_their_own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Scripted(lambda td: torch.zeros(*td.batch_size, 1), "action")
-    options = {"last": 1003}  # more than a thousand steps, which are the limit of MarineNav alone
-    found = evaluate(policy, COUNTDOWN, options, 2, 0)
+    # More than a thousand steps, which are the limit of MarineNav alone.
+    found = evaluate(policy, COUNTDOWN, {"last": 1003}, 2, 0)
     assert found.episodes["length"].tolist() == [1003, 1004] and found.cut == 0
-    monkeypatch.setattr(evaluator, "MOST_STEPS", 1003)
-    found = evaluate(policy, COUNTDOWN, options, 2, 0)
-    assert found.episodes["length"].tolist() == [1003, 1003] and (found.cut, found.max_steps) == (1, 1003)
+    monkeypatch.setattr(evaluator, "MOST_STEPS", 13)
+    found = evaluate(policy, COUNTDOWN, {"last": 13}, 2, 0)
+    assert found.episodes["length"].tolist() == [13, 13] and (found.cut, found.max_steps) == (1, 13)
 
 
 def test_an_outside_env_of_one_world() -> None:

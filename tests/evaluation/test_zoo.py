@@ -73,7 +73,7 @@ def test_what_is_made_of_it_goes_below_runs_and_not_into_the_package(
 
     before = files()
     monkeypatch.chdir(tmp_path)
-    rlstack.evaluate("zoo:marinenav", episodes=6, plots=False, video=False, quiet=True)
+    rlstack.evaluate("zoo:marinenav", "env.max_steps=5", episodes=1, plots=False, video=False, quiet=True)
     rlstack.convert(checkpoint="zoo:marinenav", quiet=True)
     assert {path.parts[:3] for path in Path().rglob("*") if path.is_file()} == {
         ("runs", "zoo_marinenav", "evaluations"),

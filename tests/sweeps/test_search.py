@@ -321,26 +321,33 @@ def test_a_copy_holds_what_a_choice_means(choice: str, value: Any, tmp_path: Pat
     assert RunDirectory.open(subject.run(1)).read_config()["agent"]["hidden"] == value  # signed, if it is code
 
 
-def goes_on_to_the_same_end(folder: Path, **options: int) -> None:
-    """Trains a population that is killed and continued, and one that is not."""
-    straight, killed = population(folder / "straight"), population(folder / "killed")
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Population:
+    """A population that has been trained without a break."""
+    subject = population(tmp_path_factory.mktemp("straight"))
+    subject.evolve(trainer(subject))
+    return subject
+
+
+def goes_on_to_the_same_end(folder: Path, straight: Population, **options: int) -> None:
+    """Trains a population that is killed and continued, which ends as the one that was not."""
+    killed = population(folder)
     with pytest.raises(Killed):
         killed.evolve(trainer(killed, **options))
-    straight.evolve(trainer(straight))
-    again = population(folder / "killed")
+    again = population(folder)
     again.evolve(trainer(again))
     assert [g.members for g in again.generations] == [g.members for g in straight.generations]
 
 
 @pytest.mark.parametrize("kill", [0, 1, 5, 6, 7, 13, 23])
-def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, tmp_path: Path) -> None:
-    goes_on_to_the_same_end(tmp_path, stop_after=kill)
+def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, straight: Population, tmp_path: Path) -> None:
+    goes_on_to_the_same_end(tmp_path, straight, stop_after=kill)
 
 
 @pytest.mark.parametrize("name", ["copytree", "rmtree"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_killed_while_copying_it_goes_on_to_the_same_end(
-    name: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, call: int, straight: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = getattr(shutil, name), 0
 
@@ -353,8 +360,8 @@ def test_killed_while_copying_it_goes_on_to_the_same_end(
         return result
 
     monkeypatch.setattr(shutil, name, dies)  # once, and works again afterwards
-    goes_on_to_the_same_end(tmp_path)
-    assert not list((tmp_path / "killed").glob(".*"))
+    goes_on_to_the_same_end(tmp_path, straight)
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_lineage_follows_the_copies_back(tmp_path: Path) -> None:
