@@ -90,7 +90,7 @@ def test_the_critic_sees_the_state_and_the_policy_does_not(name: str, keyed: boo
     agent = small(env, name, ["observation", privileged])
     policy = agent.policy(explore=True)
     assert policy.in_keys == ([("observation", "seen")] if keyed else ["observation"])
-    parts = list(islice(batches(env, agent), 4))
+    parts = list(islice(batches(env, agent), 2))
     before = copies(agent.parameters())
     for part in parts:
         agent.learn(part, agent.frames + part.numel())
@@ -168,7 +168,7 @@ def test_recurrent_actors_have_critics_without_a_core(name: str) -> None:
     env = Coins(8)
     core = {"kind": "gru", "size": 8, "sequence_length": 4}
     agent = small(env, name, ["observation", "state"], recurrent=core)
-    parts = list(islice(batches(env, agent), 6))
+    parts = list(islice(batches(env, agent), 3))
     assert list(agent.memories) == ["actor"] and parts[0]["memory"].shape[-1] == 8
     before = copies(agent.parameters())
     for part in parts:
