@@ -10,6 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
+MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
+"""Keys and sizes of the observations of models of Stable-Baselines3 in ``tests/fixtures/sb3``."""
+
 
 class Noise(EnvBase):
     """Shows noise. The episodes of world w take 3 + w steps; what is shown depends on the seed and the clock alone.

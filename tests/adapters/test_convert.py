@@ -24,13 +24,12 @@ from rlstack.config import ConfigError
 from rlstack.config.overrides import override
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
-from tests.adapters.small_worlds import Noise, box
+from tests.adapters.small_worlds import MULTI, Noise, box
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import begun, composed
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
 ACTOR = str(FIXTURES / "marinenav/AC_IQN_params.npz")
 SHUFFLED = {key: MULTI[key] for key in reversed(MULTI)} | {"a_surplus": 2}
 """The env's own order, and a key that the models do not know."""

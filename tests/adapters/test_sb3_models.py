@@ -23,7 +23,7 @@ from rlstack.adapters.sb3.model import SB3Model, SB3Network, VecNormalize, load_
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.config import ConfigError, build
 from rlstack.data.collector import make_collector
-from tests.adapters.small_worlds import Noise, box
+from tests.adapters.small_worlds import MULTI, Noise, box
 from tests.exhaustive import recordings
 from tests.refusals import refused
 
@@ -31,7 +31,6 @@ TOLERANCE = 1e-6
 """Of float32: eight times its spacing at 1. Larger numbers are rounded in proportion, and in a CPU's own order."""
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 SMALL = ["a2c_multi_default", "dqn_multi_default", "ppo_mlp_box_action"]
-MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
 
 
 def recorded(path: Path) -> dict[str, Tensor]:

@@ -24,12 +24,11 @@ from rlstack.config.allowed import granting
 from rlstack.data.collector import make_collector
 from rlstack.evaluate import run
 from rlstack.evaluation.evaluator import evaluate
-from tests.adapters.small_worlds import Noise
+from tests.adapters.small_worlds import MULTI, Noise
 from tests.agents.small_agents import Decisions
 from tests.refusals import refused
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
 MODEL: dict[str, Any] = {
     "kind": "sb3",
     "path": str(FIXTURES / "sb3/dqn_multi_default.zip"),

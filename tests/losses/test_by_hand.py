@@ -360,33 +360,25 @@ def in_sequence(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=DOUBLE).view(1, -1, 1)
 
 
-def four_steps(ratios: list[float], clips: tuple[float, float], decay: float = 1.0, **ends: int) -> list[list[float]]:
-    """Returns advantages and targets; ``done`` is the last step of an episode, ``terminated`` whether it terminates."""
+def four_steps(**ends: int) -> list[list[float]]:
+    """Returns advantages and targets; ``done`` is the last step of an episode, ``terminated`` whether it terminates.
+
+    The ratios are 4, .5, 1, .25, bounded by 2 (rho) and 1 (c), and lambda is 1/2.
+    """
     done, following = torch.zeros(1, 4, 1, dtype=torch.bool), in_sequence([*VALUE[1:], LAST])
     if "done" in ends:
         done[0, ends["done"]] = True
         following[0, ends["done"]] = 8.0
     terminated = done & ends.get("terminated", False)
-    log_ratio = in_sequence(ratios).log()
-    found = vtrace(0.5, decay, *clips, log_ratio, in_sequence(VALUE), following, in_sequence(REWARD), done, terminated)
+    log_ratio = in_sequence([4.0, 0.5, 1.0, 0.25]).log()
+    found = vtrace(0.5, 0.5, 2.0, 1.0, log_ratio, in_sequence(VALUE), following, in_sequence(REWARD), done, terminated)
     return [part.flatten().tolist() for part in found]
-
-
-def test_four_steps_by_hand() -> None:
-    """``delta = .5, .75, -4, 1.25``, each times its bounded ratio ``1, .5, 1, .25`` already.
-
-    Backwards, ``v - V = delta + .5 c (v' - V')``: 1.25; -4 + .625 = -3.375; .75 + .25 (-3.375) = -.09375;
-    .5 - .046875 = .453125. With c = rho the advantage ``rho (r + .5 v' - V)`` is the same.
-    """
-    advantage, target = four_steps([2.0, 0.5, 4.0, 0.25], (1.0, 1.0))
-    assert advantage == pytest.approx([0.453125, -0.09375, -3.375, 1.25])
-    assert target == pytest.approx([2.453125, 0.90625, -0.375, 1.25])
 
 
 def test_bounds_and_decay_by_hand() -> None:
     """``rho = 2, .5, 1, .25``, ``c = .5, .25, .5, .125``: ``v - V`` is 1.25; -4 + .25 * 1.25; .75 - .125 * 3.6875;
     1 + .25 * .2890625."""
-    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5)
+    advantage, target = four_steps()
     assert target == pytest.approx([2 + 1.072265625, 1.2890625, -0.6875, 1.25])
     assert advantage == pytest.approx([2 * 0.64453125, 0.5 * -0.34375, -3.375, 1.25])
 
@@ -397,7 +389,7 @@ def test_an_episode_that_ends_has_nothing_of_the_next_one(terminated: bool, seco
 
     Step 0: ``2 (2 + .5 - 2) + .25`` times that.
     """
-    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5, done=1, terminated=terminated)
+    advantage, target = four_steps(done=1, terminated=terminated)
     assert target == pytest.approx([2 + 1 + 0.25 * second, 1 + second, -0.6875, 1.25])
     assert advantage == pytest.approx([2 * (2 + 0.5 * (1 + second) - 2), second, -3.375, 1.25])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, to_plain
 from rlstack.play.players import EMPTY, PolicyPlayer, Seats, half_worlds, make_player, name_of, sides_of
+from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.loading import load
 from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
 from tests.refusals import refused
 
@@ -84,23 +85,16 @@ def test_players_of_the_world_by_name() -> None:
     assert set(torch.stack([seats.act(env.reset()["agents"])[1, 1] for _ in range(40)]).tolist()) == {0, 1, 2}
 
 
-def checkpoint(tmp_path: Path, seed: int = 0) -> Path:
+def checkpoint(tmp_path: Path) -> Path:
     """Returns the checkpoint of an untrained PPO in the world of duels."""
-    from rlstack.runs.checkpoint import write_checkpoint
-
-    torch.manual_seed(seed)
     agent = make_agent("ppo", Duel(), hidden=[8])
-    from rlstack.config import to_plain
-
     config = {"agent": to_plain(agent.config), "env": {"name": NAME}, "total_frames": 1000}
-    path = tmp_path / f"ppo{seed}.pt"
+    path = tmp_path / "ppo0.pt"
     write_checkpoint(path, {"frames": 7, "agent": agent.state_dict(), "config": config}, 7)
     return path
 
 
 def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
-    from rlstack.runs.loading import load
-
     env = Duel(num_worlds=3, size=2)
     path = checkpoint(tmp_path)
     root = env.reset()
@@ -109,11 +103,8 @@ def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
     for source in (str(path), f"rlstack:{path}", f"checkpoint:{path}", {"player": str(path), "which": "latest"}):
         seats = seats_of(env, [[0, 1]] * 3, make_player(source, env), Watching("b", 0))
         assert seats.act(root["agents"])[:, :2].tolist() == expected[:, :2].tolist()
-    assert (
-        name_of(str(path)) == "ppo0"
-        and name_of("sb3:/x/model.zip") == "model"
-        and name_of("runs/ppo_0.5/") == "ppo_0.5"
-    )
+    sources = (str(path), "sb3:/x/model.zip", "runs/ppo_0.5/")
+    assert [name_of(source) for source in sources] == ["ppo0", "model", "ppo_0.5"]
 
 
 def test_an_adapter_plays(tmp_path: Path) -> None:
@@ -144,10 +135,8 @@ def test_unknown_players_are_refused_in_one_line(source: Any, message: str) -> N
 
 
 def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path)
-    shutil.copy(path, tmp_path / "other.pt")
     env: Any = envs.make("rocket", num_worlds=1)
-    refused(ConfigError, r"other.pt: the agent does not fit the env", make_player, str(tmp_path / "other.pt"), env)
+    refused(ConfigError, r"ppo0.pt: the agent does not fit the env", make_player, str(checkpoint(tmp_path)), env)
 
 
 def test_worlds_without_sides_are_refused() -> None:
