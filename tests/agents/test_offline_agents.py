@@ -87,7 +87,7 @@ def test_what_pays_is_learned_from_data_in_which_it_is_rare(name: str, options: 
 
 def test_a_clone_does_what_was_done() -> None:
     action = (0.8 + 0.1 * torch.randn(2000, 1)).clamp(-2, 2)
-    acted = learned("bc", numbers(), single(action, -action.squeeze(-1)), 250, lr=3e-3)
+    acted = learned("bc", numbers(), single(action, -action.squeeze(-1)), 100, lr=1e-2)
     assert float(acted.mean()) == pytest.approx(0.8, abs=0.1)
 
 

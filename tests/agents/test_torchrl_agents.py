@@ -73,7 +73,7 @@ SHIPPED = ["torchrl_sac", "crossq", "redq", "cql", "iql", "td3_bc"]
 def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
     """Every network moves, and the next action is legal."""
     loss, networks, world, options = OWN.get(name, ("", {}, numbers, {}))
-    env, options = world(), {"frames_per_update": 4, **options}
+    env, options = world(), {"frames_per_update": 8, **options}
     made: Any = (
         make_agent(name, env, 1000, **REPLAY, **options)
         if name in SHIPPED
@@ -94,7 +94,7 @@ def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
 def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     networks, env = {"actor_network": ACTOR}, choices()
     made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.1, options={"scale": 2.0})
-    for step in range(1, 30):
+    for step in range(1, 9):
         experience = env.experience(made, 4, 4)
         experience["next", "reward"] = (experience["action"] == 2).float().unsqueeze(-1)
         made.learn(experience, 16 * step)

@@ -116,7 +116,7 @@ def test_random_actions_of_the_learning_side_are_legal() -> None:
     env: Any = envs.make("echelon", **options, opponents={"players": ["random"]})
     policy, illegal = env.rand_action, 0
     tensordict = env.reset()
-    for _ in range(25):
+    for _ in range(10):
         mask = tensordict["agents", "action_mask"]
         parts = policy(tensordict)["agents", "action"].split(1, -1)
         chosen = [own.gather(-1, part) for own, part in zip(mask.split(list(env.inner.choices), -1), parts)]
