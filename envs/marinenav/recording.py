@@ -242,7 +242,7 @@ class MarineNavRecording(EpisodeRecording):
                 for place, radius in zip(on_map(to_world(pose, objects[:, :2])), objects[:, 4]):
                     canvas.ring(place, float(radius), 1.4 / canvas.scale, colour_of(robot), 0.5)
         for robot in self.robots:
-            if self.status[t, robot] in COLLIDED:
+            if self.collided[t, robot]:
                 size, at = 7 / canvas.scale, on_map(self.pose[t, robot])
                 for width, colour in ((6.5, WHITE), (4.0, FAILURE)):
                     for way in (np.array([size, size]), np.array([size, -size])):
@@ -261,7 +261,12 @@ class MarineNavRecording(EpisodeRecording):
     @property
     def collision(self) -> bool:
         """Returns whether any robot has collided."""
-        return bool(np.isin(self.status[:, self.robots], COLLIDED).any())
+        return bool(self.collided[:, self.robots].any())
+
+    @property
+    def collided(self) -> Array:
+        """Returns which robots have collided so far, ``[T+1, A]`` bool; in a time-out's step the status hides it."""
+        return np.isin(self.status, COLLIDED) | ~(self.active | self.reached)
 
 
 class MarineNavAnimation(Animation):
@@ -296,7 +301,7 @@ class MarineNavAnimation(Animation):
         left, apart = self._chart.left + self._chart.side + 19, min(40.0, 432 / len(record.robots))
         write(picture, f"t = {t * record.dt:.1f} s", left, 45, 18, INK, bold=True)
         for row, robot in enumerate(record.robots):
-            if record.status[t, robot] not in COLLIDED:
+            if not record.collided[t, robot]:
                 write(picture, f"{robot}", *self._chart.pixel(record.pose[t, robot]), 11, WHITE, 0.5, bold=True)
             write(picture, f"{robot}", left, 93 + row * apart, 15, colour_of(robot), bold=True)
             status = int(record.status[t, robot])

@@ -141,6 +141,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("marinenav", {"curriculum": CURRICULUM | {"num_robots": [1, 2]}}, "curriculum: .*'num_robots': 2"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 5]}}, "curriculum: .* one entry per level"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 9, 5]}}, r"timesteps: \[0, 9, 5\] must ascend from 0"),
+    ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [5, 6, 9]}}, r"timesteps: \[5, 6, 9\] must ascend from 0"),
     ("rocket", {"orange": 4}, "orange: 4 cars.* 1 to 3"),
     ("rocket", {"observation": "pixels"}, "observation: 'pixels' .*rlbot180, compact"),
     ("rocket", {"actions": "keys"}, "actions: 'keys' .*multi, lookup90, box8"),
