@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
 from rlstack.losses.ppo import normalized
-from rlstack.networks.distributions import full_precision
+from rlstack.networks.distributions import NEVER, full_precision, legal
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
 from .base import Agent, AgentPolicy, exploring, greedy
@@ -104,6 +104,7 @@ class TorchRLConfig(OffPolicyConfig):
     #   {actor: {networks: [actor_network], lr: 1.0e-3, every: 2}, ...}, a forward pass for each
     optimizer_eps: Positive = 1.0e-8
     max_grad_norm: Positive | None = None  # null: gradients are not clipped
+    target_updates: Count = 1  # number of updates per move of the targets, for data=replay
 
     # exploration
     epsilon: Probability = 0.0  # probability of a uniform random action
@@ -130,7 +131,7 @@ class TorchRLConfig(OffPolicyConfig):
             raise ValueError(f"symmetry=augment is for data=replay here; {advice}")
 
 
-WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+WITHOUT_ROLLOUTS = ("n_step", "target_every", "target_updates", "replay", "random_frames", "epsilon")
 """Options that have no effect with ``data: rollout``."""
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
@@ -180,6 +181,7 @@ class TorchRL(Agent):
     actor: Any
     cycle: int
     kind: str
+    _never_finite: Sequence[str] = ()
 
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
@@ -252,20 +254,21 @@ class TorchRL(Agent):
         network.register_forward_hook(lambda network, inputs, output: full_precision(output))
         numbers, keys, kind = network, ["logits"], torch.distributions.Categorical
         given: Any = keys
-        bounds: dict[str, Tensor] = {}
+        fixed: dict[str, Any] = {}
         if not choices:
             numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], TanhNormal
             keys = given
             # Not the default numbers, which it would copy to a GPU in every step; that cannot be recorded.
-            bounds = {"low": -torch.ones((), device=self.device), "high": torch.ones((), device=self.device)}
+            fixed = {"low": -torch.ones((), device=self.device), "high": torch.ones((), device=self.device)}
         elif self.interface.masked:
             given, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
+            fixed = {"neg_inf": NEVER}  # minus infinity times a probability of 0 is NaN, in entropies
         return ProbabilisticActor(
             TensorDictModule(numbers, ["observation"], keys),
             given,
             ["action"],
             distribution_class=kind,
-            distribution_kwargs=bounds,
+            distribution_kwargs=fixed,
             return_log_prob=True,
             log_prob_key="log_prob",
         )
@@ -337,7 +340,9 @@ class TorchRL(Agent):
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             state = TensorDict(observation=interface.observation.rand(size), batch_size=size).to(device)
             if interface.masked:
-                state.set(MASK, torch.ones(*size, (interface.choices or (0,))[0], dtype=torch.bool, device=device))
+                mask = torch.ones(*size, (interface.choices or (0,))[0], dtype=torch.bool, device=device)
+                mask[..., 1:2] = False  # the second choice, if there are several
+                state.set(MASK, mask)
             after = state.clone().set("reward", torch.zeros(*size, 1, dtype=interface.dtype, device=device))
             for name in ("terminated", "done"):
                 after.set(name, torch.zeros(*size, 1, dtype=torch.bool, device=device))
@@ -345,7 +350,7 @@ class TorchRL(Agent):
             batch = state.set("next", after)
             try:
                 batch = (self.with_advantage(batch) if c.data == "rollout" else batch).reshape(-1)
-                value, _ = self.objective(batch)
+                value, info = self.objective(batch)
             except _FAULTS as error:
                 fault = f"{c.loss} does not take such data: {_brief(error)}"
                 if c.data == "replay" and any(f'"{name}"' in str(error) for name in ("advantage", "value_target")):
@@ -358,6 +363,8 @@ class TorchRL(Agent):
             self._restore(before)
         if value.dim() or not torch.isfinite(value):
             raise ConfigError(f"agent.loss: {c.loss} gives {value} for a made-up batch, not one finite number")
+        # Reports beside the loss, such as the mean value of all choices, illegal ones included.
+        self._never_finite = [name for name, entry in info.items() if not torch.isfinite(entry).all()]
 
     def _check_what_is_ignored(self, batch: TensorDictBase, before: dict[str, Tensor]) -> None:
         """Raises a :class:`ConfigError` if the loss ignores n-step discounts or importance weights that it will get."""
@@ -416,18 +423,27 @@ class TorchRL(Agent):
 
     def _state(self, observation: Any, mask: Tensor | None) -> TensorDict:
         state = TensorDict({"observation": observation}, self.interface.lead(observation))
-        return state if mask is None else state.set(MASK, mask)
+        return state if mask is None else state.set(MASK, legal(mask))
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the weighted sum of the losses of a batch, and everything that the loss reports."""
         batch = batch.copy()  # losses write into their input
+        if self.interface.masked:
+            following = batch.get("next").copy()
+            for part in (batch, following):
+                part.set(MASK, legal(part.get(MASK)))
+            batch.set("next", following)
         out, weights = self.loss(batch), self.config.loss_weights
         names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118
         if unknown := [name for name in weights if name not in names]:
             raise ValueError(f"agent.loss_weights: it has no {unknown[0]}, but {', '.join(names)}")
-        info = {name: value.detach() for name, value in out.items() if isinstance(value, Tensor) and value.numel() == 1}
+        info = {
+            name: value.detach()
+            for name, value in out.items()
+            if isinstance(value, Tensor) and value.numel() == 1 and name not in self._never_finite
+        }
         if (error := batch.get("td_error", None)) is not None:
             info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
         parts = [out.get(name) * weights[name] if name in weights else out.get(name) for name in names]
@@ -500,6 +516,9 @@ class OffPolicyTorchRL(TorchRL, OffPolicy):
         metrics, info = self.step(self.loss_inputs(batch))
         self.reprioritize(batch, info)
         return metrics
+
+    def _targets_due(self, frames: int) -> bool:
+        return self.updates % self.config.target_updates == 0 and super()._targets_due(frames)
 
 
 class OnPolicyTorchRL(TorchRL, FromRollouts):

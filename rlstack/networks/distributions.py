@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 _LOG_2PI = math.log(2 * math.pi)
-_NEVER = -1e9
+NEVER = -1e9
+"""The logit of an illegal choice."""
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     finite.
     """
     logits = full_precision(logits)
-    return logits if mask is None else logits.masked_fill(~mask, _NEVER)
+    return logits if mask is None else logits.masked_fill(~mask, NEVER)
 
 
 def legal(mask: Tensor) -> Tensor:

@@ -179,8 +179,7 @@ class ImageEncoder(Encoder):
             images = images.permute(0, 3, 1, 2)
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of a CPU are faster so
         if not images.is_floating_point():
-            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
-            images = images.to(first.weight.dtype).div_(255)
+            images = _as_numbers(images, self.head).div_(255)
         return self.head(self.convolutions(images)).view(*lead, -1)
 
 
@@ -382,6 +381,14 @@ def build_encoder(
     return encoder if scaling is None else Scaled(scaling, encoder)
 
 
+def _as_numbers(values: Tensor, layers: nn.Sequential) -> Tensor:
+    """Returns values as floating-point numbers, whole ones and flags in the precision of the layers that follow."""
+    if values.is_floating_point():
+        return values
+    first: Any = next(iter(layers), None)  # a target's parameters are buffers, which parameters() does not list
+    return values.to(torch.get_default_dtype() if first is None else first.weight.dtype)
+
+
 # -- encoders of single keys --------------------------------------------------------------------------------------
 
 
@@ -397,7 +404,7 @@ class _Flat(Encoder):
     def forward(self, values: Tensor) -> Tensor:
         pixels = values.dtype == torch.uint8 and self._dims > 1
         values = values.flatten(-self._dims) if self._dims else values.unsqueeze(-1)
-        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        values = _as_numbers(values, self.layers)
         return self.layers(values / 255 if pixels else values)
 
 
@@ -410,7 +417,7 @@ class _Set(Encoder):
         self.out_features = hidden[-1] * (shape[0] if pool == "flatten" else 1)
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        values = _as_numbers(values, self.layers)
         there = torch.ones_like(values[..., :1], dtype=torch.bool) if mask is None else (mask > 0.5).unsqueeze(-1)
         encoded = self.encoded(values, there)
         if self._pool == "max":

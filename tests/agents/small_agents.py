@@ -219,3 +219,19 @@ def some_arrive(robots: int = 3, num_worlds: int = 3) -> Any:
     }
     options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
     return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
+
+
+def take_empty_masks(agent: Any, env: Decisions) -> None:
+    """Lets an agent learn and act where nothing is allowed at the end of an episode, and while others go on."""
+    data = env.experience(agent, 3, 20)
+    over = data["next", "terminated"][..., 0]
+    data["next", "action_mask"] = data["next", "action_mask"] & ~over[..., None]
+    assert over.any()
+    metrics = agent.learn(data, 60)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    assert not any(optimizer.refused for optimizer in agent.optimizers.values())
+    waiting = env.draw(50)
+    waiting["action_mask"] = torch.zeros(50, 4, dtype=torch.bool)
+    for explore in (True, False):
+        assert agent.policy(explore)(waiting.clone())["action"].shape == (50,)

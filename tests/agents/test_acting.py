@@ -28,6 +28,7 @@ from tests.agents.small_agents import (
     options_of,
     plain,
     small,
+    take_empty_masks,
 )
 from tests.exhaustive import exhaustive
 
@@ -161,17 +162,7 @@ def test_states_that_allow_nothing_do_no_harm(name: str) -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
     own = {"epsilon": 0.5, "n_step": 1} if name not in FRESH else {}
     agent = small(env, name=name, **own | ({"target_action": "per_quantile"} if name == "iqn" else {}))
-    data = env.experience(agent, 3, 20)
-    over = data["next", "terminated"][..., 0]
-    data["next", "action_mask"] = data["next", "action_mask"] & ~over[..., None]
-    assert over.any()
-    metrics = agent.learn(data, 60)
-    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-    waiting = env.draw(50)
-    waiting["action_mask"] = torch.zeros(50, 4, dtype=torch.bool)
-    for explore in (True, False):
-        assert agent.policy(explore)(waiting.clone())["action"].shape == (50,)
+    take_empty_masks(agent, env)
 
 
 def test_random_actions_are_uniform_over_what_is_allowed() -> None:

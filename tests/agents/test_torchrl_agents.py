@@ -16,7 +16,7 @@ from torchrl.objectives import SACLoss
 import rlstack
 from rlstack.agents import build_agent, completed, make_agent
 from rlstack.config import ConfigError
-from tests.agents.small_agents import Decisions, copies
+from tests.agents.small_agents import Decisions, copies, take_empty_masks
 from tests.conftest import Command
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -91,6 +91,17 @@ def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
         assert env.allowed.expand(5, -1).gather(-1, acted["action"].unsqueeze(-1)).all()
 
 
+@pytest.mark.parametrize("name", ["discrete sac", "dqn", "torchrl_ppo", "discrete_iql", "discrete_cql"])
+def test_masks_that_allow_some_choices_or_none_do_no_harm(name: str) -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    if name in OWN:
+        loss, networks, *_ = OWN[name]
+        made = own(f"torchrl.objectives.{loss}", networks, env)
+    else:
+        made = make_agent(name, env, 1000, **(TINY if name == "torchrl_ppo" else REPLAY))
+    take_empty_masks(made, env)
+
+
 def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     networks, env = {"actor_network": ACTOR}, choices()
     made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.1, options={"scale": 2.0})
@@ -115,6 +126,15 @@ def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
 def test_every_loss_discounts_n_step_returns(name: str) -> None:
     """One that does not is refused."""
     assert make_agent(name, choices() if name.startswith("discrete") else numbers(), 1000, **REPLAY, n_step=3)
+
+
+def test_td3_bc_moves_its_targets_with_its_actor() -> None:
+    """Fujimoto & Gu update both with every second step of the critics."""
+    env, moved = numbers(), list[int]()
+    made = make_agent("td3_bc", env, 1000, **REPLAY, frames_per_update=8)
+    made.move_targets = lambda: moved.append(made.updates)
+    made.learn(env.experience(made, 4, 12), 48)
+    assert made.updates == 6 and moved == [1, 3, 5]
 
 
 def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:

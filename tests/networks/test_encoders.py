@@ -250,6 +250,13 @@ def test_a_flattened_image_is_scaled() -> None:
     assert torch.equal(made(observation), observation["image"].flatten(1) / 255)
 
 
+@pytest.mark.parametrize("config", [{"kind": "mlp", "hidden": [8]}, {"kind": "set", "hidden": [8]}, {"kind": "flat"}])
+def test_whole_numbers_become_those_of_the_layers(config: dict[str, Any]) -> None:
+    spec = Composite(grid=Bounded(0, 255, shape=(4, 5), dtype=torch.uint8), speed=Unbounded(2, dtype=torch.float64))
+    made = build_encoder(spec, None, 10, [3], {"grid": EncoderConfig(**config)}).double()
+    assert made(spec.rand((3,))).dtype == torch.float64
+
+
 @pytest.mark.parametrize(("pool", "size"), [("flatten", 40), ("mean", 8), ("max", 8), ("sum", 8)])
 def test_what_is_not_there_does_not_count(pool: str, size: int) -> None:
     skipped = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
