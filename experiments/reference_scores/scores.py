@@ -126,7 +126,7 @@ def table(out: Path) -> str:
 def write_curves(trained: Mapping[str, Mapping[str, Path]], out: Path) -> None:
     """Writes evaluations during training of runs by study and seed to ``curves.csv``; rows of others stay."""
     rows = [
-        {"study": study, "seed": seed, "frames": row["frames"], "return": row["eval/return"]}
+        {"study": study, "seed": seed, "frames": int(row["frames"]), "return": row["eval/return"]}
         for study, runs in trained.items()
         for seed, run in runs.items()
         for row in logged(run, "eval/return")
