@@ -26,11 +26,13 @@ from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.graphs import GRAPHS
 from rlstack.diagnostics.training import waits
 from rlstack.envs.foundation import tensors
 from rlstack.runs.checkpoint import deciding, read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
+from rlstack.training import seeds
 from rlstack.training.acceleration import missing_compiler
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 from rlstack.training.monitor import Monitor, count_frames
@@ -396,6 +398,19 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
     return _equal(found, f"the state after {frames:,} frames of a whole run, and of one that was stopped and resumed")
 
 
+def many_seeds(setting: Setting, overrides: list[str]) -> Found:
+    """Compares runs that share a process with the same runs alone, to the last bit."""
+    if torch.device(setting.device).type not in GRAPHS:
+        raise LeftOut("on a CPU, runs in one process agree with runs alone to rounding")
+    frames = 2000 if setting.quick else 10_000
+    plain, found = _short_run(setting, [*overrides, "compile=false"], frames), []
+    with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
+        together = seeds.train(seeds.seeded({**plain, "seeds": 3, "run_dir": str(Path(folder) / "together")}))
+        alone = [train({**plain, "seed": 3 + k, "run_dir": str(Path(folder) / f"alone{k}")}) for k in range(3)]
+        found = [[_last_state(run) for run in runs] for runs in (map(RunDirectory, together), alone)]
+    return _equal([dict(enumerate(states)) for states in found], f"3 runs of {frames:,} frames, together and alone")
+
+
 def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Found:
     """Compares a run whose steps, updates and evaluations are replayed with one that computes them, to the last bit."""
     frames = min(frames, 2000) if setting.quick else frames
@@ -409,7 +424,7 @@ def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Foun
     return _equal(found, f"state and evaluation after {frames:,} frames, computed and replayed")
 
 
-def _equal(found: list[dict[str, Any]], what: str) -> Found:
+def _equal(found: list[dict[Any, Any]], what: str) -> Found:
     if apart := list(differences(*found)):
         raise Mismatch(f"{len(apart)} entries differ, the first is {apart[0]} ({what})")
     return Found(f"{what}, are equal to the last bit")

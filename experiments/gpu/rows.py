@@ -56,6 +56,8 @@ def checks() -> list[Row]:
     rows += [
         _check("resume ppo cartpole", "resumed", overrides=["agent=ppo", "env=cartpole", "env.num_worlds=16"]),
         _check("resume sac marinenav", "resumed", overrides=["agent=sac", *_MARINENAV, "env.num_worlds=8"]),
+        _check("seeds ppo cartpole", "many_seeds", overrides=["agent=ppo", "env=cartpole", "env.num_worlds=16"]),
+        _check("seeds sac marinenav", "many_seeds", overrides=["agent=sac", *_MARINENAV, "env.num_worlds=8"]),
     ]
     for name, overrides in agents().items():
         # A number of TorchRL's loss is in float32 whatever the networks are in.
@@ -139,6 +141,7 @@ def speeds() -> list[Row]:
     return [
         *(cartpole, cartpole_compiled, solved, alone, alone_compiled, sac, td3, arena, rocket, echelon),
         _speed("marinenav acqn solved", "solving", 100, **crossed),
+        _speed("cartpole ppo 8 seeds", "many_seeds", 20, overrides=["agent=ppo", "env=cartpole"]),
         *(arena_compiled, echelon_compiled, acqn, acqn_compiled, sac_compiled, td3_compiled, *free),
         *both("cartpole ppo 8192 worlds small minibatches", "training", 6, 15, overrides=_MANY),
         rocket_compiled,

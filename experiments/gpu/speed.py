@@ -26,6 +26,7 @@ from rlstack.diagnostics.measuring import DeviceClock
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import world_options
+from rlstack.training import seeds
 from rlstack.training.acceleration import missing_compiler, set_determinism
 from rlstack.training.config import TrainConfig
 from rlstack.training.hooks import Hook
@@ -230,6 +231,50 @@ def solving(setting: Setting, overrides: list[str], metric: str, wanted: float, 
         raise Mismatch(f"{line}; solved is {wanted}")
     figures = {"unit": "s", "median": judged, "least": judged, "most": judged, "repetitions": 1, name: watch.score}
     return Found(line, figures | {"frozen": watch.frozen, "learning_s": learnt, "frames": raw["total_frames"]})
+
+
+def many_seeds(setting: Setting, overrides: list[str], count: int = 8) -> Found:
+    """Measures the time of an iteration of several runs in one process, over that of one run."""
+    device = torch.device(setting.device)
+    raw = configured(*overrides, f"device={device}", "compile=false", small=_TINY if setting.quick else None)
+    if setting.quick:
+        raw["env"]["num_worlds"] = 8
+    iterations = 20 if setting.quick else 220
+    raw["total_frames"] = iterations * raw["env"]["num_worlds"] * raw["collector"]["steps_per_batch"]
+    raw["log_every"] = raw["checkpoint"]["every"] = _NEVER
+    raw["eval"] |= {"every": _NEVER, "episodes": 1, "max_steps": 8}
+    seconds = []
+    for runs in (1, count):
+        lap = Lap(device, _WARM_UP[0], iterations - 1)
+        with tempfile.TemporaryDirectory(prefix="rlstack-gpu-") as folder, redirect_stdout(StringIO()):
+            seeds.train(seeds.seeded({**raw, "seeds": runs, "run_dir": folder}), [lap])
+        seconds.append(lap.seconds)
+    one, all_runs = seconds
+    line = f"an iteration takes {1e3 * one:.1f} ms for one run, {1e3 * all_runs:.1f} ms for {count}"
+    cost = all_runs / one
+    figures = {"unit": "times", "median": cost, "least": cost, "most": cost, "repetitions": 1}
+    return Found(f"{line}, {cost:.2f} times as long", figures | {"one_ms": 1e3 * one, "all_ms": 1e3 * all_runs})
+
+
+class Lap(Hook):
+    """Measures the time between two iterations of the first of several runs, in ``seconds`` an iteration."""
+
+    def __init__(self, device: torch.device, first: int, last: int) -> None:
+        self._clock, self._first, self._last = DeviceClock("wall", device), first, last
+        self._run: Any = None
+        self._count, self._begin, self.seconds = 0, 0.0, 0.0
+
+    def on_start(self, training: Training) -> None:
+        self._run = self._run or training
+
+    def on_iteration(self, training: Training) -> None:
+        if training is not self._run:
+            return
+        self._count += 1
+        if self._count == self._first:
+            self._begin = self._clock()
+        elif self._count == self._last:
+            self.seconds = (self._clock() - self._begin) / (self._last - self._first)
 
 
 def _execute(raw: dict[str, Any], hook: Hook, whole: bool = False) -> None:

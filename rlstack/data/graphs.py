@@ -91,6 +91,24 @@ class CudaGraph:
         """Computes what was recorded, with the present contents of its tensors."""
         self._graph.replay()
 
+    @staticmethod
+    def lane(device: torch.device) -> Callable[[], None]:
+        """Returns a function that gives its thread a stream, and a state of the default generator, of their own.
+
+        A GPU computes what is on several streams side by side. They cannot share the state of a generator, since it
+        holds tensors that every replay fills before it draws. What has been begun so far is waited for, so that all
+        streams may use it; from then on the threads must have nothing in common but what does not change.
+        """
+        torch.cuda.synchronize(device)
+        stream, generator = torch.cuda.Stream(device), torch.cuda.default_generators[device.index]
+        state = generator.clone_state()
+
+        def enter() -> None:
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(state)
+
+        return enter
+
 
 GRAPHS: dict[str, Any] = {"cuda": CudaGraph}
 """How functions are recorded, by the kind of device; tests rehearse it on a CPU."""

@@ -198,6 +198,8 @@ class Training:
     ) -> None:
         self.ranks = ranks or Ranks()
         self.device = choose_device(config.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # on whose current stream functions are recorded
         if config.agent.get("precision") == "auto":  # decided once, and kept when the run resumes on another machine
             (half,) = self.ranks.of_first(decided(config.agent, self.device) == "bfloat16")
             precision = {"precision": "bfloat16" if half else "float32"}

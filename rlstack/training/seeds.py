@@ -1,15 +1,17 @@
-"""Several runs of one configuration in one process, which differ in their seed and make their updates as one batch.
+"""Several runs of one configuration in one process, which differ in their seed.
 
 Each run has a thread, in which everything is as if it ran alone: its folder, worlds, replay buffer, evaluations and
-checkpoints, and its own state of torch's random generator. One thread works at a time. When an agent is to make a step
-of an optimiser, its thread waits; once all wait, the steps of all agents are made as one
-(:mod:`rlstack.agents.together`), and each thread goes on with its result.
+checkpoints, and its own state of torch's random generator. One thread works at a time. On a CPU, when an agent is to
+make a step of an optimiser, its thread waits; once all wait, the steps of all agents are made as one
+(:mod:`rlstack.agents.together`), and each thread goes on with its result. On a GPU, threads take turns after every
+batch. Each run has a stream of its own, so that the GPU computes its recordings beside those of the others.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import random
 import sys
 import threading
 import time
@@ -34,19 +36,32 @@ if TYPE_CHECKING:
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
 
-LEARN, COLLECT = "learn", "collect"
-"""Names of what agents do together beside the steps of optimisers."""
+LEARN, COLLECT, TURN = "learn", "collect", "turn"
+"""Names of what agents do together beside the steps of optimisers; a turn is nothing but letting the others work."""
 
 
-def check(plain: dict[str, Any]) -> None:
+def check(plain: dict[str, Any]) -> Callable[[], Callable[[], None]] | None:
     """Checks that the runs of a configuration with ``seeds`` can be made together.
+
+    Returns :meth:`rlstack.data.graphs.CudaGraph.lane` for their GPU; None if they learn on a CPU.
 
     Raises:
         ConfigError: an option rules it out; the message names all such options and what is allowed.
     """
     config = build(TrainConfig, with_length(plain))
-    agent = config.agent
-    wrong = {
+    from rlstack.data.graphs import GRAPHS  # imports torch, which takes seconds
+    from rlstack.runs.worlds import choose_device
+
+    device, agent = choose_device(config.device), config.agent
+    graphs = GRAPHS.get(device.type)
+    if graphs is None and device.type != "cpu":
+        raise ConfigError(f"seeds: runs in one process learn on a CPU or an NVIDIA GPU, the device is {device}")
+    anywhere = {
+        "collector": config.collector.backend != "direct",
+        "logger (services)": config.logger.without_services() != config.logger,
+        "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
+    }
+    batched = {
         f"agent.algorithm={agent.get('algorithm')}": agent.get("algorithm") not in ALGORITHMS,
         "agent.recurrent": agent.get("recurrent") is not None,
         "agent.rnd": agent.get("rnd") is not None,
@@ -57,24 +72,22 @@ def check(plain: dict[str, Any]) -> None:
         "agent.lr (adaptive)": isinstance(agent.get("lr"), dict) and agent["lr"].get("kind") == "adaptive",
         f"agent.precision={agent.get('precision')}": agent.get("precision") in ("bfloat16", "float16"),
         "agent.accumulate": agent.get("accumulate", 1) != 1,
-        "collector": config.collector.backend != "direct",
         "compile=true": config.compile is True,
         "cudagraphs=true": config.cudagraphs is True,
         "data": config.data is not None,
         "guard.non_finite": config.guard.non_finite != "error",
-        "logger (services)": config.logger.without_services() != config.logger,
-        "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
+    wrong = anywhere if graphs is not None else batched | anywhere
     if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
-        raise ConfigError(
-            f"seeds: runs in one process cannot have {', '.join(refused)}; allowed are {', '.join(ALGORITHMS)} with "
-            "feed-forward networks of ours in float32, collector=default, no compile, guard.non_finite=error, and "
-            "loggers without services; -m seed=0,1,... trains any runs one after the other"
+        agents = (
+            "any agent" if graphs is not None else f"{', '.join(ALGORITHMS)} with feed-forward networks of ours in "
         )
-    from rlstack.runs.worlds import choose_device  # imports torch, which takes seconds
-
-    if (device := choose_device(config.device)).type != "cpu":
-        raise ConfigError(f"seeds: runs in one process learn on a CPU, the device is {device}; set device=cpu")
+        agents += "" if graphs is not None else "float32, no compile, guard.non_finite=error"
+        raise ConfigError(
+            f"seeds: runs in one process on this device cannot have {', '.join(refused)}; allowed are {agents}, "
+            "collector=default, and loggers without services; -m seed=0,1,... trains any runs one after the other"
+        )
+    return None if graphs is None else partial(graphs.lane, device)
 
 
 def seeded(plain: dict[str, Any]) -> list[dict[str, Any]]:
@@ -87,7 +100,7 @@ def seeded(plain: dict[str, Any]) -> list[dict[str, Any]]:
     """
     check(plain)
     seeds = range(plain["seed"], plain["seed"] + plain["seeds"])
-    plain = {**plain, "seeds": None, "compile": False, "cudagraphs": False}
+    plain = {**plain, "seeds": None}
     name = runs.run_name(plain["agent"], plain["env"], seeds[0]).removesuffix(str(seeds[0]))
     if plain["run_dir"] is None:
         folder = Path("runs") / f"{name}s{seeds[0]}-{seeds[-1]}_{time.strftime('%Y%m%d-%H%M%S')}"
@@ -119,7 +132,10 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
         RunError: a run cannot continue; the others have gone on to their end.
         KeyboardInterrupt: Ctrl-C, after a checkpoint of each run.
     """
-    group = _Group(len(plains))
+    lane = check(plains[0])
+    if lane is None:  # all updates are batched, so that none is compiled
+        plains = [{**plain, "compile": False, "cudagraphs": False} for plain in plains]
+    group = _Group(len(plains), lane)
 
     def one(number: int) -> Path:
         with runs.begun(plains[number], [*hooks, _Joins(group, number)]) as training:
@@ -133,7 +149,7 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
 
 @dataclass(eq=False)
 class _Joins(Hook):
-    """Lets the optimisers of a run's agent step together with those of the others."""
+    """Lets the optimisers of a run's agent step together with those of the others; on a GPU, gives turns to them."""
 
     group: _Group
     number: int
@@ -141,14 +157,20 @@ class _Joins(Hook):
     def on_start(self, training: Training) -> None:
         group = self.group
         group.trainings[self.number] = training
+        place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
+        training.progress.latest("seeds", f"{place}, in one process")
+        if group.lane is not None:
+            return
         agent: Any = training.agent
         if hasattr(agent, "together"):  # PPO
             agent.together = partial(group.meet, self.number, LEARN)
             training.collector.together = partial(group.meet, self.number, COLLECT)
         for name, optimizer in agent.optimizers.items():
             optimizer.together = partial(group.meet, self.number, name)
-        place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
-        training.progress.latest("seeds", f"{place}, in one process")
+
+    def on_batch(self, training: Training, batch: Any, metrics: Any) -> None:
+        if self.group.lane is not None:
+            self.group.meet(self.number, TURN)
 
 
 class _Group:
@@ -156,10 +178,12 @@ class _Group:
 
     Args:
         count: number of threads.
+        lane: makes what a thread needs on a GPU (:meth:`rlstack.data.graphs.CudaGraph.lane`); None on a CPU, where
+            agents step together.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, lane: Callable[[], Callable[[], None]] | None) -> None:
+        self.count, self.lane = count, lane
         self.trainings: dict[int, Training] = {}
         self._gates = [threading.Semaphore(0) for _ in range(count)]
         self._alive = list(range(count))
@@ -169,6 +193,10 @@ class _Group:
         self._errors: list[BaseException] = []
         self._output, self._ended = sys.stdout, False
         self._generators: list[Any] = []
+        self._numpy: Any = None
+        self._of_numpy: list[Any] = []
+        self._of_python: list[Any] = []
+        self._lanes: dict[int, Callable[[], None]] = {}
         self._together: Together | None = None
 
     def run(self, task: Callable[[int], Any]) -> list[Any]:
@@ -177,9 +205,13 @@ class _Group:
         Raises:
             BaseException: that of the first thread that failed.
         """
+        import numpy as np
         import torch
 
         self._generators = [torch.Generator() for _ in range(self.count)]
+        self._numpy = np.random  # to NumPy's stubs, its two functions below are private
+        self._of_numpy, before = [np.random.MT19937() for _ in range(self.count)], self._numpy.get_bit_generator()
+        self._of_python = [random.getstate()] * self.count
         threads = [threading.Thread(target=self._work, args=(task, number)) for number in range(self.count)]
         for thread in threads:
             thread.start()
@@ -192,6 +224,7 @@ class _Group:
             raise
         finally:
             sys.stdout = self._output
+            self._numpy.set_bit_generator(before)
         if self._errors:
             raise self._errors[0]
         return [self._results[number] for number in range(self.count)]
@@ -242,6 +275,8 @@ class _Group:
 
     def _work(self, task: Callable[[int], Any], number: int) -> None:
         self._gates[number].acquire()
+        if self.lane is not None:
+            self._lanes[number] = self.lane()
         self._enter(number)
         try:
             if not self._ended:
@@ -269,19 +304,25 @@ class _Group:
         if self._ended:
             self._stepped[number] = KeyboardInterrupt()
         torch.set_rng_state(self._generators[number].get_state())
+        self._numpy.set_bit_generator(self._of_numpy[number])
+        if self.lane is not None:
+            random.setstate(self._of_python[number])
+            self._lanes[number]()
         sys.stdout = self._output if number == 0 else io.StringIO()
 
     def _leave(self, number: int) -> None:
         import torch
 
         self._generators[number].set_state(torch.get_rng_state())
+        if self.lane is not None:  # on a CPU it would take a tenth of a step's time
+            self._of_python[number] = random.getstate()
 
     def _step(self) -> None:
         """Makes the steps for which all threads wait."""
         waiting, self._waiting = self._waiting, {}
         names = {name for name, _ in waiting.values()}
         try:
-            if len(names) > 1 or len(waiting) < self.count:
+            if len(names) > 1 or len(waiting) < self.count or TURN in names:
                 self._stepped = dict.fromkeys(waiting)
                 return
             if self._together is None:

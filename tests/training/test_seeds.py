@@ -10,10 +10,14 @@ import pytest
 
 import rlstack
 from rlstack.config import ConfigError
+from rlstack.runs.checkpoint import deciding, read_checkpoint
+from rlstack.runs.loading import checkpoint_file
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 from rlstack.training.seeds import found_in
+from rlstack.training.verification import differences
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.rehearsal import rehearsing
 
 RUN = [
     *("log_every=40", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=4", "checkpoint.every=1e9", "device=cpu"),
@@ -61,6 +65,22 @@ def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
             assert own == pytest.approx(other, rel=1e-8, abs=1e-10, nan_ok=True)
 
 
+@pytest.mark.parametrize("name", ["pqn", pytest.param("sac", marks=pytest.mark.slow)])
+def test_on_a_gpu_each_run_is_what_it_is_alone_to_the_last_bit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any agent learns there, from recordings of its own; a run stops and goes on with the others."""
+    options = {"pqn": ["agent=pqn", *CARTPOLE, "total_frames=320", "agent.minibatch_size=16"], "sac": RUNS["sac"]}
+    words = [*RUN, *options[name], "cudagraphs=auto"]
+    with rehearsing(monkeypatch):
+        rlstack.train(*words, "seeds=2", "until=120", f"run_dir={tmp_path / 'together'}", quiet=True)
+        together = rlstack.train(f"resume={tmp_path / 'together'}", "until=null", quiet=True)
+        for number, run in enumerate(together.runs):
+            alone = rlstack.train(*words, f"seed={3 + number}", f"run_dir={tmp_path / str(number)}", quiet=True)
+            states = [deciding(read_checkpoint(checkpoint_file(each.path, "latest"))) for each in (run, alone)]
+            assert [*differences(*states)] == []
+
+
 @pytest.mark.slow
 def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
     whole = train("dqn", tmp_path / "whole", "seeds=2")
@@ -76,7 +96,7 @@ def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
 
 def test_what_cannot_be_batched_is_named(tmp_path: Path) -> None:
     wrong = ["seeds=2", "agent.recurrent={kind: lstm}", "collector=multiprocess", "compile=true"]
-    named = "agent.recurrent, collector, compile=true; allowed are ppo, dqn, iqn, sac, td3, acqn"
+    named = "agent.recurrent, compile=true, collector; allowed are ppo, dqn, iqn, sac, td3, acqn"
     refused(ConfigError, named, train, "ppo", tmp_path / "run", *wrong)
     refused(ConfigError, "agent.algorithm=pqn", rlstack.train, "agent=pqn", "env=cartpole", "seeds=2", quiet=True)
     assert not (tmp_path / "run").exists()
