@@ -106,7 +106,7 @@ def _recorded() -> dict[str, dict[str, Any]]:
         "ppo memory": {"overrides": [*_MARINENAV, few, _MEMORY]},
     }
     found = {name: {**more, "overrides": ["agent=ppo", *more["overrides"]]} for name, more in worlds.items()}
-    names = "a2c acqn ddpg dqn iqn ppo pqn qrdqn rainbow sac td3 torchrl_ppo torchrl_sac tqc"
+    names = "a2c acqn crossq ddpg dqn iqn ppo pqn qrdqn rainbow sac td3 torchrl_ppo torchrl_sac tqc"
     return found | {name: {"overrides": [f"agent={name}", few, "env.max_steps=12"]} for name in names.split()}
 
 

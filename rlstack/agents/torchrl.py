@@ -167,6 +167,14 @@ def loss_class(name: str) -> type[LossModule]:
     return cls
 
 
+class _Drawn(TanhNormal):
+    """A ``TanhNormal`` whose draws can be recorded: torch's own, without a gradient, reads scales on the host."""
+
+    def sample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        draw = super().sample_and_log_prob if torch.is_grad_enabled() else self.rsample_and_log_prob
+        return draw(sample_shape)
+
+
 class TorchRL(Agent):
     """An agent whose loss and networks a yaml describes; where its data come from is up to the subclass.
 
@@ -256,7 +264,7 @@ class TorchRL(Agent):
         given: Any = keys
         fixed: dict[str, Any] = {}
         if not choices:
-            numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], TanhNormal
+            numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], _Drawn
             keys = given
             # Not the default numbers, which it would copy to a GPU in every step; that cannot be recorded.
             fixed = {"low": -torch.ones((), device=self.device), "high": torch.ones((), device=self.device)}

@@ -193,7 +193,7 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("qrdqn", True, {"correction": "retrace", "n_step": 3, "cvar": 0.5}),
     ("iqn", True, {"act_levels": "random", "target_action": "per_quantile", "cvar": 0.5}),
     ("rainbow", True, {"resample_noise": False, **_NORMALIZED}),
-    *((name, False, {}) for name in ("torchrl_sac", "iql", "td3_bc")),
+    *((name, False, {}) for name in ("torchrl_sac", "crossq", "iql", "td3_bc")),
     ("discrete_cql", True, {}),
 ]
 
