@@ -185,9 +185,9 @@ class Clock:
         finally:
             self.total[use] += time.monotonic() - since
 
-    def learning(self) -> float:
-        """Returns the wall-clock seconds of the whole run without evaluations."""
-        return self.read()[_SECONDS] - self.total[EVALUATING]
+    def learning(self, runs: int = 1) -> float:
+        """Returns the wall-clock seconds of the whole run without evaluations; the share of one of several ``runs``."""
+        return self.read()[_SECONDS] / runs - self.total[EVALUATING]
 
     def rate(self, frames: int) -> float:
         """Returns frames per second of this process, without the time of evaluations."""

@@ -157,6 +157,7 @@ class _Joins(Hook):
     def on_start(self, training: Training) -> None:
         group = self.group
         group.trainings[self.number] = training
+        training.at_once = group.count
         place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
         training.progress.latest("seeds", f"{place}, in one process")
         if group.lane is not None:
