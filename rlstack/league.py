@@ -215,7 +215,7 @@ def run_league(config: LeagueConfig) -> None:
     replays = league.folder / "replays" / f"from_game_{begun + 1}"  # replays of earlier calls stay
     with working("playing", "games", sum(map(missing, met))):
         while schedule := in_turns(
-            [pairing(*pair, min(missing(pair), config.round), league.between(*pair)) for pair in met]
+            [pairing(*pair, min(missing(pair), config.round), league.ahead(*pair)) for pair in met]
         ):
             league.play_round(runner, schedule, config.seed, best)
             if best is not None:

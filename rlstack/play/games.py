@@ -114,9 +114,18 @@ def pairs(names: Sequence[str], mode: Literal["round_robin", "challenger"] = "ro
     return list(combinations(names, 2)) if mode == "round_robin" else [(names[0], other) for other in names[1:]]
 
 
-def pairing(first: str, second: str, games: int, played: int = 0) -> Schedule:
-    """Returns a schedule of further games between two players, with sides swapped in every other game."""
-    return [(first, second) if game % 2 == 0 else (second, first) for game in range(played, played + games)]
+def pairing(first: str, second: str, games: int, ahead: int = 0) -> Schedule:
+    """Returns a schedule of games between two players, with sides swapped in every other game.
+
+    Args:
+        ahead: how many games more the first player has already begun on the first side than the second; these are made
+            up for at the start.
+    """
+    schedule = []
+    for _ in range(games):
+        schedule.append((second, first) if ahead > 0 else (first, second))
+        ahead += -1 if ahead > 0 else 1
+    return schedule
 
 
 def in_turns(series: Sequence[Schedule]) -> Schedule:

@@ -234,6 +234,10 @@ class League:
         """Returns the number of games between two players."""
         return sum({game.first, game.second} == {first, second} for game in self.games)
 
+    def ahead(self, first: str, second: str) -> int:
+        """Returns how many games more the first of two players has played on the first side than the second."""
+        return sum((game[:2] == (first, second)) - (game[:2] == (second, first)) for game in self.games)
+
     def rate(self, games: Sequence[GameResult]) -> None:
         """Adds games as one rating period."""
         self.ratings.record([game.scored for game in games])
