@@ -28,6 +28,13 @@ LEAN: dict[str, Any] = {
     "trust_policy": True,
 }
 
+_NEED: dict[str, dict[str, Any]] = {
+    "replay_buffer": {"return_same_td": False},
+    "split_trajs": {"track_traj_ids": True},
+    "trajs_per_batch": {"track_traj_ids": True},
+}
+"""Options of TorchRL's collector that it refuses beside those in ``LEAN``, and what they need."""
+
 
 class LeanCollector(Collector):
     """A ``Collector`` whose inner loop only acts, steps and stacks.
@@ -166,6 +173,9 @@ def make_collector(
         policy_device = torch.empty(0, device=policy_device).device
     if policy_device not in (None, env.device):
         options |= {"env_device": env.device, "policy_device": policy_device, "storing_device": policy_device}
+    for name, needed in _NEED.items():
+        if options.get(name) not in (None, False):
+            options = needed | options
     kind = Collector if options else LeanCollector
     return kind(
         env,
