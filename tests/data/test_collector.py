@@ -144,6 +144,13 @@ def test_whole_trajectories() -> None:
     assert len(lengths[1]) == 3 and set(lengths[1]) <= {3, 4, 5}
 
 
+def test_a_device_by_its_name() -> None:
+    env = countdown()
+    collector = make_collector(env, idle(env), STEPS, policy_device="cpu")
+    assert next(iter(collector)).device == torch.device("cpu")
+    collector.shutdown(close_env=False)
+
+
 def test_what_a_collector_cannot_take_is_named() -> None:
     env = envs.make("cartpole", num_worlds=2)
     with pytest.raises(TypeError, match="frames_per_batch: give steps_per_batch"):
