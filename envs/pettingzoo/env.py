@@ -148,6 +148,10 @@ class PettingZoo(ForeignWorld):
         seeds = torch.randint(2**31 - 1, (len(rows),), generator=self.generator, device=self.device).tolist()
         self._begin(rows, seeds)
 
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`; the seeds of episodes come from a generator, which needs a seed of its own."""
+        super().share(first, all_worlds, seed + first)
+
     def _restart_each(self, seeds: list[int]) -> None:
         self._begin(range(self.num_worlds), seeds)
         self._go_on_from(seeds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,7 +27,7 @@ from torchrl.data import (
     TensorSpec,
     Unbounded,
 )
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 
 from ..foreign import check_instances, check_positive, completed, factory_at
 from ..foundation.packages import needs
@@ -249,7 +250,8 @@ class TorchRL(ForeignWorld):
             completed(self._envs, make, copies)
             self._set_specs(observation_keys)
         except BaseException:
-            self.close()
+            with suppress(RuntimeError):  # of TorchRL's batches that have not begun
+                self.close()
             raise
         total = rows * len(self._envs)
         self._roots: list[TensorDictBase] = []
@@ -306,7 +308,7 @@ class TorchRL(ForeignWorld):
         self._active_key = next((key for key in there if key is not None), None) if agents else None
         self._return_key = self._beside(self._reward_key, _RETURN, env.observation_spec)
         self._terms = {}
-        if hasattr(env, "episode_terms"):
+        if hasattr(type(_inside(env)), "episode_terms"):
             env.set_seed(0)
             env.reset()
             self._terms = dict(env.episode_terms())
@@ -570,6 +572,13 @@ class TaskRows(TorchRL):
     def own_limit(cls, task: str) -> int | None:
         """Returns the task's own number of steps of an episode; None if the batch truncates episodes itself."""
         return None
+
+
+def _inside(env: EnvBase) -> EnvBase:
+    """Returns the environment inside all transforms."""
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
 
 
 def _flags(ends: Tensor) -> dict[str, Tensor]:

@@ -28,6 +28,13 @@ LEAN: dict[str, Any] = {
     "trust_policy": True,
 }
 
+_NEED: dict[str, dict[str, Any]] = {
+    "replay_buffer": {"return_same_td": False},
+    "split_trajs": {"track_traj_ids": True},
+    "trajs_per_batch": {"track_traj_ids": True},
+}
+"""Options of TorchRL's collector that it refuses beside those in ``LEAN``, and what they need."""
+
 
 class LeanCollector(Collector):
     """A ``Collector`` whose inner loop only acts, steps and stacks.
@@ -127,7 +134,7 @@ def make_collector(
     policy: TensorDictModuleBase,
     steps_per_batch: int = 16,
     total_frames: int = -1,
-    policy_device: torch.device | None = None,
+    policy_device: torch.device | str | None = None,
     **options: Any,
 ) -> Collector:
     """Returns a collector over a batched env; iterate over it for batches ``[W, steps_per_batch]``.
@@ -160,12 +167,13 @@ def make_collector(
     if type(policy).__module__.startswith("torch.nn.modules."):  # a layer, or a sequence of layers
         fault = f"{type(policy).__name__} takes tensors"
         raise TypeError(f"policy: {fault}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
-    if (
-        policy_device is not None and policy_device.type == "cuda"
-    ):  # with its number: elsewhere TorchRL copies the policy
+    if policy_device is not None:  # a GPU with its number: elsewhere TorchRL copies the policy
         policy_device = torch.empty(0, device=policy_device).device
     if policy_device not in (None, env.device):
         options |= {"env_device": env.device, "policy_device": policy_device, "storing_device": policy_device}
+    for name, needed in _NEED.items():
+        if options.get(name) not in (None, False):
+            options = needed | options
     kind = Collector if options else LeanCollector
     return kind(
         env,

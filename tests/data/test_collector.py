@@ -10,6 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
+from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import EnvBase
 from torchrl.modules import ProbabilisticActor
 
@@ -119,6 +120,34 @@ def test_a_probabilistic_actor_draws_its_actions() -> None:
     collector = make_collector(countdown(), actor, 50)
     action = next(iter(collector))["action"]
     assert action.std() > 0.5
+    collector.shutdown(close_env=False)
+
+
+def test_batches_go_to_a_replay_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(30, ndim=2))
+    env = countdown()
+    collector = make_collector(env, idle(env), STEPS, total_frames=3 * STEPS, replay_buffer=buffer)
+    assert list(collector) == [None]
+    assert torch.equal(buffer[:]["observation"], by_hand(countdown(), idle(env))["observation"][:, :STEPS])
+    collector.shutdown(close_env=False)
+
+
+def test_whole_trajectories() -> None:
+    """Of worlds whose episodes take 3, 4 and 5 steps, those of a batch of seven, and the first three that end."""
+    lengths = []
+    for options in ({"split_trajs": True}, {"trajs_per_batch": 3, "traj_format": "padded"}):
+        env = countdown()
+        collector = make_collector(env, idle(env), STEPS, total_frames=3 * STEPS, **options)
+        lengths.append(sorted(next(iter(collector))["collector", "mask"].sum(-1).tolist()))
+        collector.shutdown(close_env=False)
+    assert lengths[0] == [1, 2, 3, 3, 3, 4, 5]
+    assert len(lengths[1]) == 3 and set(lengths[1]) <= {3, 4, 5}
+
+
+def test_a_device_by_its_name() -> None:
+    env = countdown()
+    collector = make_collector(env, idle(env), STEPS, policy_device="cpu")
+    assert next(iter(collector)).device == torch.device("cpu")
     collector.shutdown(close_env=False)
 
 

@@ -300,6 +300,16 @@ def test_seeds_come_from_the_worlds_generator() -> None:
     assert len({seed for world in first for seed in world}) == 6
 
 
+def test_processes_that_divide_the_worlds_play_different_episodes() -> None:
+    seeds = []
+    for first in (0, 2):
+        env: Any = make(num_envs=2)
+        env.share(first, 4, seed=1)
+        env.reset()
+        seeds += [inner.seeds[-1] for inner in env._envs]
+    assert len(set(seeds)) == 4
+
+
 def test_every_agent_becomes_a_sequence_of_its_own() -> None:
     flat = flatten_agents(run(make(num_envs=2, kwargs={"masks": "info"}), 6))
     assert flat.shape == (6, 6)

@@ -58,6 +58,14 @@ def test_rows_begin_anew_each_by_itself(options: dict[str, Any], rows: list[int]
     assert all(len(set(own.tolist())) == -(-7 // ends) for own, ends in zip(first, rows)), "one number an episode"
 
 
+def test_batches_of_environments_in_series() -> None:
+    env = door("in_series")
+    assert env.batch_size == (2,)
+    batch = env.rollout(6, break_when_any_done=False)["next", "episode"]
+    assert columns(batch, "length") == [[1, 2, 1, 2, 1, 2], [1, 2, 3, 1, 2, 3]] == columns(batch, "return")
+    refused(ValueError, "'speed'.* is not shown by SerialEnv", door, "in_series", observation_keys=["speed"])
+
+
 def test_a_single_environment_comes_in_eight_copies_of_different_seeds() -> None:
     env = door()
     first = env.reset()["observation"][:, 1]

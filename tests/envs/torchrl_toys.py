@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
-from torchrl.envs import Compose, EnvBase, RewardScaling, RewardSum, StepCounter, TransformedEnv
+from torchrl.envs import Compose, EnvBase, RewardScaling, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
 ACTIONS = {
     "numbers": Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])),
@@ -150,6 +150,11 @@ def limited(steps: int = 3, ends: int = 9, batch: tuple[int, ...] = ()) -> Trans
     """Returns an environment that is truncated by a transform and sums the rewards."""
     env = TransformedEnv(Counter(ends, tuple(batch)), StepCounter(max_steps=steps))
     return env.append_transform(RewardSum())
+
+
+def in_series() -> EnvBase:
+    """Returns a batch of TorchRL's, which makes its two environments when it is first used."""
+    return SerialEnv(2, [Counter, lambda: Counter(3)])
 
 
 def scaled() -> TransformedEnv:
