@@ -116,9 +116,10 @@ class StoredRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has reached its end."""
-        only = self.part("imitation").get("only") is True
-        return only or (self.total_frames is not None and self.frames >= self.total_frames)
+        """Whether the run has reached its end; one that only imitates ends with the evaluation of its clone."""
+        if self.part("imitation").get("only") is True and any(name.startswith(EVALUATED) for name in self.curves):
+            return True
+        return self.total_frames is not None and self.frames >= self.total_frames
 
     @property
     def seed(self) -> Any:

@@ -152,6 +152,14 @@ def test_the_states_of_runs(tmp_path: Path) -> None:
         assert state(failed) == ("running", "")
 
 
+def test_a_run_that_only_imitates_is_finished_once_its_clone_has_been_evaluated(tmp_path: Path) -> None:
+    cloning = config(imitation={"only": True})
+    begun = ended(make_run(tmp_path / "begun", cloning, ()), ValueError, "the expert is gone")
+    assert state(begun) == ("failed", "ValueError the expert is gone")
+    assert state(make_run(tmp_path / "cloned", cloning, ("0,,,,,,5,5",)))[0] == "interrupted"
+    assert state(make_run(tmp_path / "done", cloning, ("0,,,,,,5,5", "0,,0.5,0.2,0.8,5.0,9,9"))) == ("finished", "")
+
+
 def test_what_a_row_says(tmp_path: Path) -> None:
     for name, minutes in (("old", 60), ("new", 1)):
         run = make_run(tmp_path / name, config(3))
