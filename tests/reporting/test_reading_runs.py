@@ -139,7 +139,9 @@ def ended(path: Path, error: type[BaseException] | None, message: str = "") -> P
 
 
 def test_the_states_of_runs(tmp_path: Path) -> None:
-    assert state(make_run(tmp_path / "done", config())) == ("finished", "")
+    done = make_run(tmp_path / "done", config())
+    assert state(done) == state(ended(done, None)) == ("finished", "")
+    assert state(ended(done, ValueError, "in the last evaluation")) == ("failed", "ValueError in the last evaluation")
     half = config(total_frames=400)
     assert state(make_run(tmp_path / "old", half)) == ("interrupted", "its process was killed without recording why")
     failed = ended(make_run(tmp_path / "failed", half), ValueError, "no such thing\nat all")
