@@ -21,8 +21,8 @@ from rlstack.envs.foundation.files import check_regular, write_json
 
 MANIFEST = "manifest.json"
 _FORMAT = {"format": "rlstack-manifest", "version": 1}
-_OF_OTHERS = ("tensorboard", "wandb", "mlflow.db", SIGNED)
-"""Files of loggers, which other programs may change later, and one that is signed."""
+_OF_OTHERS = ("tensorboard", "wandb", "mlflow.db", "report.html", "explanation.json", "exports", "rewards", SIGNED)
+"""Files of loggers and of other commands, which may change later, and one that is signed."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def sealed(folder: Path, *names: str) -> Iterator[None]:
 
     Args:
         names: paths of the files in the folder; default: all in or below it, except hidden ones, checkpoints, those of
-            loggers, and those of folders with manifests of their own.
+            loggers and of other commands, and those of folders with manifests of their own.
     """
     unseal(folder)
     try:

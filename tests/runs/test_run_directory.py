@@ -127,6 +127,13 @@ def test_a_manifest_names_the_files_whose_damage_nothing_else_reveals(tmp_path: 
     assert list(json.loads((run / "evaluations/greedy" / MANIFEST).read_text())["files"]) == ["evaluation.json"]
     with sealed(run):
         assert not (run / MANIFEST).exists()  # and so it is if the process is killed here
+    (run / "exports").mkdir()
+    for name in ("report.html", "explanation.json", "exports/policy.onnx"):  # made before the run was resumed
+        (run / name).write_text("old")
+    with sealed(run):
+        pass
+    (run / "report.html").write_text("new")
+    assert list(json.loads((run / MANIFEST).read_text())["files"]) == list(files) and not changed(run)
 
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
