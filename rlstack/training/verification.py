@@ -158,11 +158,13 @@ def _stretch(run: RunDirectory, start: str | int | None, frames: int | None) -> 
         ConfigError: there are no such checkpoints.
     """
     held = {int(path.stem.rpartition("_")[2]): path for path in reversed(run.checkpoints.newest_first())}
-    if (best := run.checkpoints.directory / BEST).is_file():
-        held.setdefault(_read(best)["frames"], best)
+    best = {}
+    if (file := run.checkpoints.directory / BEST).is_file():
+        frames_of_best = _read(file)["frames"]
+        held.setdefault(frames_of_best, file)
+        best = dict.fromkeys((BEST, "best"), frames_of_best)
     numbers = sorted(held)
-    names = {str(number): number for number in numbers} | {path.name: number for number, path in held.items()}
-    names |= {"best": names[BEST]} if BEST in names else {}
+    names = {str(number): number for number in numbers} | {path.name: number for number, path in held.items()} | best
     if start is None:
         first = max((number for number in numbers if numbers[-1] - number >= (frames or 1)), default=None)
     elif str(start) == str(SEED):
