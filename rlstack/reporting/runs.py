@@ -27,7 +27,10 @@ from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
-OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
+OF_NO_MATTER = (
+    *("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every"),
+    *("compile", "cudagraphs"),  # which seeds in one process turn off
+)
 """Keys that do not distinguish experiments."""
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
