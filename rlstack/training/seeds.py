@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
 
+TOGETHER = "seeds"
+"""Key of the number of runs in their checkpoints."""
+
 LEARN, COLLECT = "learn", "collect"
 """Names of what agents do together beside the steps of optimisers."""
 
@@ -133,7 +136,14 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
 
 @dataclass(eq=False)
 class _Joins(Hook):
-    """Lets the optimisers of a run's agent step together with those of the others."""
+    """Lets the optimisers of a run's agent step together with those of the others; checkpoints hold how many these are.
+
+    Args:
+        group: the group of the runs.
+        number: number of the run.
+    """
+
+    name = TOGETHER
 
     group: _Group
     number: int
@@ -149,6 +159,9 @@ class _Joins(Hook):
             optimizer.together = partial(group.meet, self.number, name)
         place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
         training.progress.latest("seeds", f"{place}, in one process")
+
+    def state_dict(self) -> int:
+        return self.group.count
 
 
 class _Group:

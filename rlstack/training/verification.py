@@ -48,6 +48,7 @@ from .hooks import Hook
 from .loggers import FRAMES, METRICS_FILE, read_metrics
 from .loop import OWN_STATE, Training
 from .run import begun
+from .seeds import TOGETHER
 
 SEED = 0
 """Value of ``from`` for the beginning of a run."""
@@ -206,6 +207,10 @@ def _check_repeatable(config: dict[str, Any], ends: Mapping[str, Any], hooks: Se
         raise ConfigError("verify: collector.backend=multiasync never repeats, its workers do not wait for the learner")
     if config["env"].get("max_instances") is not None:
         raise ConfigError("verify: with env.max_instances evaluations interrupt episodes, which cannot be repeated")
+    if TOGETHER in ends:
+        count, seed = ends[TOGETHER], config["seed"]
+        how = f"as one of {count} seeds in one process, and alone its numbers round otherwise"
+        raise ConfigError(f"verify: seed {seed} was trained {how}; the same command with seeds={count} repeats all")
     own = set(ends) - {*OWN_STATE, "data"} - {hook.name for hook in hooks}
     if own:
         names = ", ".join(sorted(own))
