@@ -18,7 +18,15 @@ from rlstack.config import ConfigError, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.evaluation.figures import print_rows
 from rlstack.reporting.charts import MOST, aligned, thinned
-from rlstack.reporting.differences import ABSENT, GroupScore, compared_by, from_default, grouped, varied
+from rlstack.reporting.differences import (
+    ABSENT,
+    GroupComparison,
+    GroupScore,
+    compared_by,
+    from_default,
+    grouped,
+    varied,
+)
 from rlstack.reporting.improvement import compare, in_words, resampled
 from rlstack.reporting.listing import configurations, listed, shown, state_of
 from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves
@@ -294,6 +302,16 @@ def test_options_that_follow_from_the_agent_or_change_with_another_are_no_differ
         {"agent.name": "sac", "agent.lr": 0.7},
     ]
     assert [group.label for group in groups] == ["ppo · lr=0.1", "ppo · lr=0.2", "sac · lr=0.7"]
+
+
+def test_groups_whose_long_values_end_differently_are_scored_apart(tmp_path: Path) -> None:
+    start = "/data/recorded/with/a/path/of/more/than/forty/letters"
+    for name, scores in (("a", (0.2, 0.4)), ("b", (0.6, 0.8))):
+        for seed, score in enumerate(scores):
+            make_run(tmp_path / f"{name}{seed}", config(seed, data=f"{start}/{name}.npz"), score_rows(score))
+    comparison = GroupComparison.of(grouped(find(tmp_path)[0]))
+    assert [score and pytest.approx(score.mean) for score in comparison.scores.values()] == [0.3, 0.7]
+    assert [row["mean"] for row in configurations(listed(tmp_path))] == ["0.7", "0.3"]
 
 
 def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:
