@@ -65,9 +65,10 @@ def changed(folder: Path, *names: str) -> list[str]:
     """
     while (content := _content(folder)) is not None:
         try:
-            files = json.loads(content)["files"]
+            listed = json.loads(content)["files"].items()  # earlier versions listed files of other commands, too
+            files = {name: facts for name, facts in listed if name.partition("/")[0] not in _OF_OTHERS}
             damaged = [name for name in (names or files) if name in files and files[name] != _facts(folder, name)]
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             damaged = [MANIFEST]
         if not damaged or _content(folder) == content:  # otherwise another process has just written both
             return damaged
