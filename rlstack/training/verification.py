@@ -159,7 +159,7 @@ def _stretch(run: RunDirectory, start: str | int | None, frames: int | None) -> 
         ConfigError: there are no such checkpoints.
     """
     held = {int(path.stem.rpartition("_")[2]): path for path in reversed(run.checkpoints.newest_first())}
-    best = {}
+    best: dict[str, int] = {}
     if (file := run.checkpoints.directory / BEST).is_file():
         frames_of_best = _read(file)["frames"]
         held.setdefault(frames_of_best, file)
