@@ -23,6 +23,10 @@ from rlstack.envs.foundation.files import write_text
 _FILMS = (".mp4", ".gif")
 _PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data")
 """Beginnings of options that name places of the user's, which a card leaves out."""
+_STARTS = (["-m", "rlstack.train"], ["-m", "rlstack", "train"], ["rlstack", "train"])
+"""What the command line of a training begins with, after Python's."""
+_SEVERAL = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
+"""Words of a command line that trains several runs, and so is not that of one."""
 
 
 @dataclass
@@ -176,9 +180,13 @@ def _trained(run_folder: Path) -> str:
     words: Sequence[str] = []
     with suppress(OSError, ValueError, LookupError, TypeError):
         words = json.loads((run_folder / ENVIRONMENT).read_text(encoding="utf-8"))[0]["command"]
-    options = [word for word in words[2:] if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
+    names = [Path(word).name for word in words[:3]]
+    start = next((start for start in _STARTS if names[: len(start)] == start), None)
+    if start is None or not _SEVERAL.isdisjoint(given := words[len(start) :]):
+        return ""
+    options = [word for word in given if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
     options = [word for word in options if not word.partition("=")[2].startswith(("/", "~"))]
-    return f"rlstack train {shlex.join(options)}" if words[:2] == ["-m", "rlstack.train"] else ""
+    return f"rlstack train {shlex.join(options)}"
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def no_effect(env: EnvBase, interface: Interface, seconds: float = SECONDS) -> d
 
 def _replay(run: LoadedRun) -> dict[str, float] | None:
     """Returns facts about the replay buffer in a checkpoint; None if it holds none, or one too large to look at."""
-    if not hasattr(run.agent, "replay") or run.path.stat().st_size > _REPLAY_BYTES:
+    if run.agent.replay is None or run.path.stat().st_size > _REPLAY_BYTES:
         return None
     try:
         state = read_checkpoint(run.path).get("replay")
@@ -314,10 +314,10 @@ def _set_up(evidence: Evidence) -> dict[str, Any]:
         if name.startswith(("lr", "epsilon")) and known["begins_at"] and first > 0 and then < 0.06 * first:
             known |= {"schedule": name, "schedule_first": first, "schedule_then": then, "schedule_left": then / first}
     steps, total = evidence.option("steps_per_batch"), float(evidence.config.get("total_frames") or 0)
-    if hasattr(agent, "replay") and agent.updates:
+    if agent.replay is not None and agent.updates:
         known["updates"] = agent.updates
         known["drawn"] = agent.updates * float(evidence.option("batch_size", 1)) / max(frames, 1)
-    elif not hasattr(agent, "replay") and isinstance(steps, int) and total:
+    elif agent.replay is None and isinstance(steps, int) and total:
         known["size_name"] = "num_worlds" if "num_worlds" in env else "num_envs"
         known["worlds"] = worlds = int(env.get(known["size_name"]) or 1)
         known |= {"batches": total / (steps * worlds * agent.interface.agents), "steps": steps}

@@ -76,11 +76,18 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     for run in runs:
         values = {key: lookup(run.config, key) for key in kept.values()}
         groups.setdefault(repr(values), (values, []))[1].append(run)
-    return [RunGroup(members, values, label_of(values, members)) for values, members in groups.values()]
+    labels = [label_of(values, members) for values, members in groups.values()]
+    if len(set(labels)) < len(labels):  # long values, such as paths, which differ where they were cut
+        labels = [label_of(values, members, most=None) for values, members in groups.values()]
+    return [RunGroup(members, values, label) for (values, members), label in zip(groups.values(), labels)]
 
 
-def label_of(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
-    """Returns the short form of a group's values; without any, the names of agent and world."""
+def label_of(values: Mapping[str, Any], runs: Sequence[StoredRun], most: int | None = 40) -> str:
+    """Returns the short form of a group's values; without any, the names of agent and world.
+
+    Args:
+        most: greatest number of letters of a value.
+    """
     if not values:
         named = [lookup(runs[0].config, key) for key in NAMES]
         return " · ".join(str(value) for value in named if value not in (ABSENT, None)) or runs[0].name
@@ -90,7 +97,8 @@ def label_of(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
         if key in NAMES:
             shown += [] if value is ABSENT else [written(value)]
         else:
-            shown.append(f"{last if lasts.count(last) == 1 else key}={shorter(written(value), 40)}")
+            text = written(value) if most is None else shorter(written(value), most)
+            shown.append(f"{last if lasts.count(last) == 1 else key}={text}")
     return " · ".join(shown) or "without a configuration"
 
 

@@ -129,11 +129,11 @@ def tiles_of(comparison: GroupComparison) -> list[Tile]:
         tiles.append(Tile("Worlds", str(len(comparison.worlds)), "their scores do not compare"))
     elif comparison.leader is not None:
         label, title, why = comparison.leader
-        group = comparison.ranked[0]
         if (score := comparison.scores[label]) is not None:
             tiles.append(Tile(f"{'Highest mean ' * several}{comparison.metric}", number(score.mean), score.spread))
-        if several:
-            tiles.append(Tile(title.capitalize(), shorter(label, 60), f"{group.seeds}, {why}"))
+            seeds = f"{len(score.values)} seeds" if len(score.values) > 1 else "1 seed"
+            if several:
+                tiles.append(Tile(title.capitalize(), shorter(label, 60), f"{seeds}, {why}"))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
         tiles.append(Tile("Runs", str(len(runs)), f"{complete} complete" if complete < len(runs) else "all complete"))

@@ -51,14 +51,15 @@ def listed(folder: Path) -> list[dict[str, Any]]:
 def state_of(run: StoredRun) -> tuple[str, str]:
     """Returns the state of a run and its reason, which may be empty.
 
-    ``running``: a process holds its folder; ``finished``: all frames are done; ``failed``: an error ended it;
-    ``interrupted``: by Ctrl-C, or the process was killed; ``stopped``: it ended without an error before its last frame.
+    ``running``: a process holds its folder; ``finished``: all frames are done; ``failed``: an error ended it, be it in
+    the last evaluation; ``interrupted``: by Ctrl-C, or the process was killed; ``stopped``: it ended without an error
+    before its last frame.
     """
     if is_taken(run.path):
         return "running", ""
-    if run.complete:
-        return "finished", ""
     ended = run.environment[-1].get("ended") if run.environment else None
+    if run.complete and not (isinstance(ended, Mapping) and ended.get("how") in ("failed", "interrupted")):
+        return "finished", ""
     if not isinstance(ended, Mapping):
         return "interrupted", "its process was killed without recording why"
     how, why = str(ended.get("how")), str(ended.get("why") or "")

@@ -27,7 +27,10 @@ from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
-OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
+OF_NO_MATTER = (
+    *("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every"),
+    *("compile", "cudagraphs"),  # which seeds in one process turn off
+)
 """Keys that do not distinguish experiments."""
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
@@ -116,9 +119,10 @@ class StoredRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has reached its end."""
-        only = self.part("imitation").get("only") is True
-        return only or (self.total_frames is not None and self.frames >= self.total_frames)
+        """Whether the run has reached its end; one that only imitates ends with the evaluation of its clone."""
+        if self.part("imitation").get("only") is True and any(name.startswith(EVALUATED) for name in self.curves):
+            return True
+        return self.total_frames is not None and self.frames >= self.total_frames
 
     @property
     def seed(self) -> Any:

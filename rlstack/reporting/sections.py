@@ -185,7 +185,9 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
             figures |= {"mean": number(score.mean), metric: number(score.mean)}
         shown = [figures.get(name, "–") for name in spread]
         took = duration(sum(seconds) / len(seconds)) if seconds else "–"
-        rows.append([*cells, len(group.runs), *shown, reached, took])
+        known = 0 if score is None else len(score.values)
+        seeds = len(group.runs) if known == len(group.runs) else f"{known} of {len(group.runs)}"
+        rows.append([*cells, seeds, *shown, reached, took])
     caption = [f"{metric} at the end of each run."]
     if len(comparison.worlds) > 1:
         caption.append("Scores of different worlds do not compare.")

@@ -21,8 +21,8 @@ from rlstack.envs.foundation.files import check_regular, write_json
 
 MANIFEST = "manifest.json"
 _FORMAT = {"format": "rlstack-manifest", "version": 1}
-_OF_OTHERS = ("tensorboard", "wandb", "mlflow.db", SIGNED)
-"""Files of loggers, which other programs may change later, and one that is signed."""
+_OF_OTHERS = ("tensorboard", "wandb", "mlflow.db", "report.html", "explanation.json", "exports", "rewards", SIGNED)
+"""Files of loggers and of other commands, which may change later, and one that is signed."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def sealed(folder: Path, *names: str) -> Iterator[None]:
 
     Args:
         names: paths of the files in the folder; default: all in or below it, except hidden ones, checkpoints, those of
-            loggers, and those of folders with manifests of their own.
+            loggers and of other commands, and those of folders with manifests of their own.
     """
     unseal(folder)
     try:
@@ -65,9 +65,10 @@ def changed(folder: Path, *names: str) -> list[str]:
     """
     while (content := _content(folder)) is not None:
         try:
-            files = json.loads(content)["files"]
+            listed = json.loads(content)["files"].items()  # earlier versions listed files of other commands, too
+            files = {name: facts for name, facts in listed if name.partition("/")[0] not in _OF_OTHERS}
             damaged = [name for name in (names or files) if name in files and files[name] != _facts(folder, name)]
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             damaged = [MANIFEST]
         if not damaged or _content(folder) == content:  # otherwise another process has just written both
             return damaged

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TextIO
 from typing_extensions import Self
 
 from rlstack.config import ConfigError
+from rlstack.config.allowed import links_in, sign
 from rlstack.config.errors import did_you_mean
 from rlstack.envs.foundation.files import check_regular, naming, open_to_append, replacing, write_text
 
@@ -181,6 +182,7 @@ class WandbSink(Sink):
         if self._run is None:
             self._run = wandb.init(mode="offline", **options)
         write_text(id_file, self._run.id + "\n")
+        sign(directory, links_in(directory))  # W&B links to its log outside of the run
         # Frames are the x axis. W&B's own step must never decrease, but the frames of a resumed run do.
         self._run.define_metric(FRAMES, hidden=True)
         self._run.define_metric("*", step_metric=FRAMES)

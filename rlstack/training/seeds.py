@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
 
+TOGETHER = "seeds"
+"""Key of the number of runs in the checkpoints of those whose agents step together."""
+
 LEARN, COLLECT, TURN = "learn", "collect", "turn"
 """Names of what agents do together beside the steps of optimisers; a turn is nothing but letting the others work."""
 
@@ -149,10 +152,20 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
 
 @dataclass(eq=False)
 class _Joins(Hook):
-    """Lets the optimisers of a run's agent step together with those of the others; on a GPU, gives turns to them."""
+    """Lets the optimisers of a run's agent step together with those of the others; checkpoints hold how many these are.
+
+    On a GPU it only gives turns to the others, and has no state.
+
+    Args:
+        group: the group of the runs.
+        number: number of the run.
+    """
 
     group: _Group
     number: int
+
+    def __post_init__(self) -> None:
+        self.name = TOGETHER if self.group.lane is None else ""
 
     def on_start(self, training: Training) -> None:
         group = self.group
@@ -172,6 +185,9 @@ class _Joins(Hook):
     def on_batch(self, training: Training, batch: Any, metrics: Any) -> None:
         if self.group.lane is not None:
             self.group.meet(self.number, TURN)
+
+    def state_dict(self) -> int:
+        return self.group.count
 
 
 class _Group:

@@ -48,6 +48,7 @@ from .hooks import Hook
 from .loggers import FRAMES, METRICS_FILE, read_metrics
 from .loop import OWN_STATE, Training
 from .run import begun
+from .seeds import TOGETHER
 
 SEED = 0
 """Value of ``from`` for the beginning of a run."""
@@ -158,11 +159,13 @@ def _stretch(run: RunDirectory, start: str | int | None, frames: int | None) -> 
         ConfigError: there are no such checkpoints.
     """
     held = {int(path.stem.rpartition("_")[2]): path for path in reversed(run.checkpoints.newest_first())}
-    if (best := run.checkpoints.directory / BEST).is_file():
-        held.setdefault(_read(best)["frames"], best)
+    best: dict[str, int] = {}
+    if (file := run.checkpoints.directory / BEST).is_file():
+        frames_of_best = _read(file)["frames"]
+        held.setdefault(frames_of_best, file)
+        best = dict.fromkeys((BEST, "best"), frames_of_best)
     numbers = sorted(held)
-    names = {str(number): number for number in numbers} | {path.name: number for number, path in held.items()}
-    names |= {"best": names[BEST]} if BEST in names else {}
+    names = {str(number): number for number in numbers} | {path.name: number for number, path in held.items()} | best
     if start is None:
         first = max((number for number in numbers if numbers[-1] - number >= (frames or 1)), default=None)
     elif str(start) == str(SEED):
@@ -204,6 +207,10 @@ def _check_repeatable(config: dict[str, Any], ends: Mapping[str, Any], hooks: Se
         raise ConfigError("verify: collector.backend=multiasync never repeats, its workers do not wait for the learner")
     if config["env"].get("max_instances") is not None:
         raise ConfigError("verify: with env.max_instances evaluations interrupt episodes, which cannot be repeated")
+    if TOGETHER in ends:
+        count, seed = ends[TOGETHER], config["seed"]
+        how = f"as one of {count} seeds in one process, and alone its numbers round otherwise"
+        raise ConfigError(f"verify: seed {seed} was trained {how}; the same command with seeds={count} repeats all")
     own = set(ends) - {*OWN_STATE, "data"} - {hook.name for hook in hooks}
     if own:
         names = ", ".join(sorted(own))

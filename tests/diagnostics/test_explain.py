@@ -232,6 +232,19 @@ def test_causes_in_the_set_up_and_the_world_need_no_training(
     assert all(finding.measured and finding.usual and finding.source and finding.change for finding in found)
 
 
+def test_transitions_are_drawn_from_a_replay_buffer_and_rollouts_come_in_batches() -> None:
+    env = cartpole()
+    ppo, dqn = (rlstack.make_agent(name, env, 10_000, **SMALL) for name in ("ppo", "dqn"))
+    ppo.updates = dqn.updates = 100
+    few = evidence_of(ppo, env, config={"total_frames": 10 * 8 * ppo.config.steps_per_batch})  # in 8 worlds
+    few.learned = False
+    assert few.facts()["batches"] == 10 and "drawn" not in few.facts()
+    (finding,) = [finding for finding in checks.findings(few) if finding.name == "few_updates"]
+    assert finding.measured == f"10 batches of {ppo.config.steps_per_batch} steps in 8 worlds"
+    facts = evidence_of(dqn, env, frames=5000).facts()
+    assert facts["drawn"] == 100 * dqn.config.batch_size / 5000 and "batches" not in facts
+
+
 def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
     env = cartpole()
     evidence = evidence_of(rlstack.make_agent("ppo", env, 10_000, **SMALL), env)

@@ -18,7 +18,15 @@ from rlstack.config import ConfigError, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.evaluation.figures import print_rows
 from rlstack.reporting.charts import MOST, aligned, thinned
-from rlstack.reporting.differences import ABSENT, GroupScore, compared_by, from_default, grouped, varied
+from rlstack.reporting.differences import (
+    ABSENT,
+    GroupComparison,
+    GroupScore,
+    compared_by,
+    from_default,
+    grouped,
+    varied,
+)
 from rlstack.reporting.improvement import compare, in_words, resampled
 from rlstack.reporting.listing import configurations, listed, shown, state_of
 from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves
@@ -139,7 +147,9 @@ def ended(path: Path, error: type[BaseException] | None, message: str = "") -> P
 
 
 def test_the_states_of_runs(tmp_path: Path) -> None:
-    assert state(make_run(tmp_path / "done", config())) == ("finished", "")
+    done = make_run(tmp_path / "done", config())
+    assert state(done) == state(ended(done, None)) == ("finished", "")
+    assert state(ended(done, ValueError, "in the last evaluation")) == ("failed", "ValueError in the last evaluation")
     half = config(total_frames=400)
     assert state(make_run(tmp_path / "old", half)) == ("interrupted", "its process was killed without recording why")
     failed = ended(make_run(tmp_path / "failed", half), ValueError, "no such thing\nat all")
@@ -150,6 +160,14 @@ def test_the_states_of_runs(tmp_path: Path) -> None:
     assert state(failed)[0] == "interrupted"
     with taken(failed):
         assert state(failed) == ("running", "")
+
+
+def test_a_run_that_only_imitates_is_finished_once_its_clone_has_been_evaluated(tmp_path: Path) -> None:
+    cloning = config(imitation={"only": True})
+    begun = ended(make_run(tmp_path / "begun", cloning, ()), ValueError, "the expert is gone")
+    assert state(begun) == ("failed", "ValueError the expert is gone")
+    assert state(make_run(tmp_path / "cloned", cloning, ("0,,,,,,5,5",)))[0] == "interrupted"
+    assert state(make_run(tmp_path / "done", cloning, ("0,,,,,,5,5", "0,,0.5,0.2,0.8,5.0,9,9"))) == ("finished", "")
 
 
 def test_what_a_row_says(tmp_path: Path) -> None:
@@ -266,7 +284,8 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
         ("lr=0.1", [0, 1]),
         ("lr=0.2", [0, 1]),
     ]
-    (alone,) = grouped(runs_of(config(0), config(1)))
+    together = config(1, compile=False, cudagraphs=False)  # as runs of seeds= are stored
+    (alone,) = grouped(runs_of(config(0, compile="auto", cudagraphs="auto"), together))
     assert alone.label == "ppo · toy" and alone.values == {}
 
 
@@ -283,6 +302,16 @@ def test_options_that_follow_from_the_agent_or_change_with_another_are_no_differ
         {"agent.name": "sac", "agent.lr": 0.7},
     ]
     assert [group.label for group in groups] == ["ppo · lr=0.1", "ppo · lr=0.2", "sac · lr=0.7"]
+
+
+def test_groups_whose_long_values_end_differently_are_scored_apart(tmp_path: Path) -> None:
+    start = "/data/recorded/with/a/path/of/more/than/forty/letters"
+    for name, scores in (("a", (0.2, 0.4)), ("b", (0.6, 0.8))):
+        for seed, score in enumerate(scores):
+            make_run(tmp_path / f"{name}{seed}", config(seed, data=f"{start}/{name}.npz"), score_rows(score))
+    comparison = GroupComparison.of(grouped(find(tmp_path)[0]))
+    assert [score and pytest.approx(score.mean) for score in comparison.scores.values()] == [0.3, 0.7]
+    assert [row["mean"] for row in configurations(listed(tmp_path))] == ["0.7", "0.3"]
 
 
 def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:

@@ -174,6 +174,14 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
 
 
+def test_seeds_without_a_score_are_not_counted_among_those_of_a_mean(tmp_path: Path) -> None:
+    make_run(tmp_path / "other", config(0, 0.2), score_rows(0.1))
+    for seed in range(3):
+        make_run(tmp_path / str(seed), config(seed), score_rows(0.2 + 0.2 * seed) if seed else ("100,1,,,,,5,5",))
+    text = words(report(tmp_path))
+    assert "0.1 2 of 3 0.5 0.5 0.4 0.6" in text and "Highest mean lr=0.1 2 seeds, not separated" in text
+
+
 def test_no_group_is_the_best_of_several_worlds(tmp_path: Path) -> None:
     for name in ("toy", "other"):
         make_run(tmp_path / name, config(env={"name": name}))

@@ -167,6 +167,26 @@ def test_transitions_go_to_the_hub_and_back(server: Hub, tmp_path: Path) -> None
     assert found.digest == wanted.digest and found.ordered and len(found.data) == 10
 
 
+@pytest.mark.parametrize(
+    ("start", "shown"),
+    [
+        (["/home/me/.venv/bin/rlstack", "train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
+        (["-m", "rlstack", "train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
+        (["-m", "rlstack.train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
+        (["/home/me/.venv/bin/rlstack", "league", "train"], None),
+        (["/home/me/.venv/bin/rlstack", "train", "-m", "seed=0,1"], None),
+    ],
+)
+def test_a_card_shows_the_command_of_the_training(start: list[str], shown: str | None, tmp_path: Path) -> None:
+    state = read_agent(published_file("zoo:marinenav"))
+    write_checkpoint(tmp_path / "agent.pt", state, state["frames"])
+    command = [*start, "agent=acqn", "agent.hidden=[8, 8]", "run_dir=/home/me/run"]
+    (tmp_path / "environment.json").write_text(json.dumps([{"command": command}]))
+    rlstack.push(tmp_path / "agent.pt", "me/sailor", film="none", out=str(tmp_path / "made"), quiet=True)
+    card = (tmp_path / "made/README.md").read_text()
+    assert ("## Training" in card) is (shown is not None) and (shown is None or f"```\n{shown}\n```" in card)
+
+
 def test_what_a_strangers_agent_names_is_refused(server: Hub, tmp_path: Path) -> None:
     state = read_agent(published_file("zoo:marinenav"))
     state["config"]["agent"]["network"] = "os:system"

@@ -21,7 +21,7 @@ from rlstack.config.groups import compose_config
 from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
 from rlstack.reporting.runs import StoredRun
-from rlstack.runs.manifest import MANIFEST, changed, sealed
+from rlstack.runs.manifest import MANIFEST, changed, seal, sealed
 from rlstack.runs.run_directory import RunDirectory, named, taken
 from rlstack.runs.seeding import restore_rng, rng_state
 from rlstack.sweeps.population import Population, PopulationConfig
@@ -127,6 +127,16 @@ def test_a_manifest_names_the_files_whose_damage_nothing_else_reveals(tmp_path: 
     assert list(json.loads((run / "evaluations/greedy" / MANIFEST).read_text())["files"]) == ["evaluation.json"]
     with sealed(run):
         assert not (run / MANIFEST).exists()  # and so it is if the process is killed here
+    (run / "exports").mkdir()
+    for name in ("report.html", "explanation.json", "exports/policy.onnx"):  # made before the run was resumed
+        (run / name).write_text("old")
+    with sealed(run):
+        pass
+    (run / "report.html").write_text("new")
+    assert list(json.loads((run / MANIFEST).read_text())["files"]) == list(files) and not changed(run)
+    seal(run, [*files, "report.html"])  # as earlier versions did
+    (run / "report.html").write_text("newer")
+    assert not changed(run)
 
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlstack.config import ConfigError, build
 from rlstack.data.replay import indexed
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger, read_metrics, score
 from rlstack.training.monitor import COLLECTING, LEARNING, Clock, GpuWatch, Hardware, Monitor, resident_bytes
@@ -172,6 +173,22 @@ def test_wandb_falls_back_to_offline(tmp_path: Path, monkeypatch: pytest.MonkeyP
         logger.log(1, {"a/x": 1.0})
     assert modes == ["online", "offline"]
     assert list(tmp_path.glob("wandb/offline-run-*"))
+
+
+def test_a_link_of_wandb_to_its_log_needs_no_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def begun(**options: Any) -> Any:
+        logs = Path(options["dir"]) / "wandb/offline-run/logs"
+        logs.mkdir(parents=True)
+        (logs / "debug-core.log").symlink_to(tmp_path / "cache/core-debug.log")
+        return SimpleNamespace(id="x", define_metric=lambda *_, **__: None, finish=lambda **_: None)
+
+    monkeypatch.setattr(wandb, "init", begun)
+    (run := tmp_path / "run").mkdir()
+    (run / "config.yaml").touch()
+    MetricLogger(run, logger_config(wandb="offline")).close()
+    RunDirectory.open(run)
 
 
 @pytest.mark.parametrize("failing", [False, True])

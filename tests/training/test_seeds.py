@@ -94,6 +94,15 @@ def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
     assert len(judged.episodes["return"]) == 2
 
 
+def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp_path: Path) -> None:
+    several = train("ppo", tmp_path / "several", "seeds=2", "total_frames=64", "until=32")
+    run = several.runs[1].path
+    told = "verify: seed 4 was trained as one of 2 seeds in one process, .* with seeds=2 repeats all"
+    refused(ConfigError, told, rlstack.verify, run, quiet=True)
+    rlstack.train(f"resume={run}", "until=null", quiet=True)
+    assert rlstack.verify(run, quiet=True).equal
+
+
 def test_what_cannot_be_batched_is_named(tmp_path: Path) -> None:
     wrong = ["seeds=2", "agent.recurrent={kind: lstm}", "collector=multiprocess", "compile=true"]
     named = "agent.recurrent, compile=true, collector; allowed are ppo, dqn, iqn, sac, td3, acqn"

@@ -197,6 +197,14 @@ def test_without_the_replay_buffer_only_the_seed_repeats(tmp_path: Path, rlstack
     assert rlstack.verify(run, quiet=True, **{"from": 0}).equal
 
 
+@pytest.mark.parametrize("word", ["best", "best.pt"])
+def test_the_best_may_also_be_one_of_the_latest(word: str, run: Path) -> None:
+    earlier, last = checkpoints(run)[-2:]
+    shutil.copy(earlier, run / "checkpoints/best.pt")
+    found = rlstack.verify(run, f"from={word}", quiet=True)
+    assert found.equal and (found.start, found.end) == tuple(int(path.stem[11:]) for path in (earlier, last))
+
+
 def test_no_such_checkpoint(run: Path) -> None:
     for words, told in (
         (["from=5"], "has no checkpoint 5; it has: 48, 96, "),
