@@ -21,8 +21,8 @@ from rlstack.config.errors import nearest_path, writing
 from rlstack.envs.foundation.files import write_text
 
 _FILMS = (".mp4", ".gif")
-_PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data")
-"""Beginnings of options that name places of the user's, which a card leaves out."""
+_PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data", "seeds")
+"""Beginnings of options that a card leaves out: names of the user's places, and the number of runs beside this one."""
 _STARTS = (["-m", "rlstack.train"], ["-m", "rlstack", "train"], ["rlstack", "train"])
 """What the command line of a training begins with, after Python's."""
 _SEVERAL = {"-m", "--multirun", "hydra.mode=MULTIRUN"}

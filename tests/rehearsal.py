@@ -38,7 +38,7 @@ class Tape(TorchDispatchMode):
         return function()
 
     @staticmethod
-    def lane(device: torch.device) -> Callable[[], None]:
+    def lane(device: torch.device, own: bool = True) -> Callable[[], None]:
         return lambda: None
 
     def record(self, function: Callable[[], Any]) -> Any:

@@ -50,7 +50,9 @@ def made_once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
         return make(*arguments)
     key = (make, *arguments)
     if key not in _made:
-        _made[key] = make(*arguments)
+        made = _made[key] = make(*arguments)
+        if made.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(made.device).synchronize()  # other streams may read it from now on
     return _made[key]
 
 

@@ -398,12 +398,17 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
     return _equal(found, f"the state after {frames:,} frames of a whole run, and of one that was stopped and resumed")
 
 
-def many_seeds(setting: Setting, overrides: list[str]) -> Found:
-    """Compares runs that share a process with the same runs alone, to the last bit."""
+def many_seeds(setting: Setting, overrides: list[str], frames: int = 10_000, small: bool = True) -> Found:
+    """Compares runs that share a process with the same runs alone, to the last bit.
+
+    Args:
+        small: whether networks and batches are small; larger ones take other kernels, with workspaces.
+    """
     if torch.device(setting.device).type not in GRAPHS:
         raise LeftOut("on a CPU, runs in one process agree with runs alone to rounding")
-    frames = 2000 if setting.quick else 10_000
-    plain, found = _short_run(setting, [*overrides, "compile=false"], frames), []
+    frames = min(frames, 2000) if setting.quick else frames
+    plain = _short_run(setting, [*overrides, "compile=false"], frames, SMALL if small or setting.quick else {})
+    plain["eval"]["every"] = frames // 2
     with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
         together = seeds.train(seeds.seeded({**plain, "seeds": 3, "run_dir": str(Path(folder) / "together")}))
         alone = [train({**plain, "seed": 3 + k, "run_dir": str(Path(folder) / f"alone{k}")}) for k in range(3)]
@@ -430,11 +435,11 @@ def _equal(found: list[dict[Any, Any]], what: str) -> Found:
     return Found(f"{what}, are equal to the last bit")
 
 
-def _short_run(setting: Setting, overrides: list[str], frames: int) -> dict[str, Any]:
+def _short_run(setting: Setting, overrides: list[str], frames: int, small: Mapping[str, Any] = SMALL) -> dict[str, Any]:
     """Returns the configuration of a run of some frames, with one evaluation and one checkpoint at its end."""
     every = [f"{name}={frames}" for name in ("total_frames", "log_every", "eval.every", "checkpoint.every")]
     return configured(
-        *overrides, *every, f"device={setting.device}", "seed=3", "eval.episodes=4", "eval.max_steps=20", small=SMALL
+        *overrides, *every, f"device={setting.device}", "seed=3", "eval.episodes=4", "eval.max_steps=20", small=small
     )
 
 

@@ -57,6 +57,7 @@ def checks() -> list[Row]:
         _check("resume ppo cartpole", "resumed", overrides=["agent=ppo", "env=cartpole", "env.num_worlds=16"]),
         _check("resume sac marinenav", "resumed", overrides=["agent=sac", *_MARINENAV, "env.num_worlds=8"]),
         _check("seeds ppo cartpole", "many_seeds", overrides=["agent=ppo", "env=cartpole", "env.num_worlds=16"]),
+        _check("seeds ppo recipe", "many_seeds", overrides=["agent=ppo", "env=cartpole"], frames=200_000, small=False),
         _check("seeds sac marinenav", "many_seeds", overrides=["agent=sac", *_MARINENAV, "env.num_worlds=8"]),
     ]
     for name, overrides in agents().items():

@@ -51,11 +51,15 @@ class CudaGraph:
 
     _streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
     """Of each GPU, that of all warm-ups: every stream keeps freed memory and a workspace of cuBLAS for itself."""
+    _lanes: ClassVar[dict[torch.cuda.Stream, torch.cuda.Stream]] = {}
+    """Of the stream of each lane, the one on which it records: recordings keep the workspace of cuBLAS of theirs."""
 
     @classmethod
     def warm_up(cls, function: Callable[[], Any]) -> Any:
-        """Calls a function on a stream besides the current one, as it will be recorded."""
+        """Calls a function on a stream besides the current one, as it will be recorded; a lane is such a stream."""
         here = torch.cuda.current_stream()
+        if here in cls._lanes:
+            return function()
         if here.device not in cls._streams:
             cls._streams[here.device] = torch.cuda.Stream()
         stream = cls._streams[here.device]
@@ -84,28 +88,35 @@ class CudaGraph:
         for generator in self._generators:
             self._graph.register_generator_state(generator)
         # Other threads, such as those that write a checkpoint, may use the GPU meanwhile.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        stream = self._lanes.get(torch.cuda.current_stream())
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             return function()
 
     def replay(self) -> None:
         """Computes what was recorded, with the present contents of its tensors."""
         self._graph.replay()
 
-    @staticmethod
-    def lane(device: torch.device) -> Callable[[], None]:
-        """Returns a function that gives its thread a stream, and a state of the default generator, of their own.
+    @classmethod
+    def lane(cls, device: torch.device, own: bool = True) -> Callable[[], None]:
+        """Returns a function that gives its thread a stream, and states of the default generators, of their own.
 
-        A GPU computes what is on several streams side by side. They cannot share the state of a generator, since it
-        holds tensors that every replay fills before it draws. What has been begun so far is waited for, so that all
+        A GPU computes what is on several streams side by side. What has been begun so far is waited for, so that all
         streams may use it; from then on the threads must have nothing in common but what does not change.
+
+        Args:
+            own: False for the stream and the states that the calling thread has.
         """
         torch.cuda.synchronize(device)
-        stream, generator = torch.cuda.Stream(device), torch.cuda.default_generators[device.index]
-        state = generator.clone_state()
+        stream = torch.cuda.Stream(device) if own else torch.cuda.current_stream(device)
+        if own:
+            cls._lanes[stream] = torch.cuda.Stream(device)
+        generators = torch.cuda.default_generators
+        states = [generator.clone_state() if own else generator.graphsafe_get_state() for generator in generators]
 
         def enter() -> None:
             torch.cuda.set_stream(stream)
-            generator.graphsafe_set_state(state)
+            for generator, state in zip(generators, states):
+                generator.graphsafe_set_state(state)
 
         return enter
 

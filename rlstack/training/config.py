@@ -42,6 +42,8 @@ RESUMABLE = (
     "collector.address",
     "threads",
     "device",
+    "compile",
+    "cudagraphs",
     "deterministic",
     "notify",
     "imitation.only",

@@ -22,6 +22,7 @@ from rlstack.agents import Agent, build_agent
 from rlstack.agents.interface import Interface
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
 from rlstack.data.replay import usable_device
@@ -31,7 +32,7 @@ from rlstack.envs.foundation.packages import place_in_users_code
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.envs.registry import options_of
 from rlstack.envs.world import World, hooks_of
-from rlstack.evaluation.evaluator import interface_of
+from rlstack.evaluation.evaluator import Evaluation, interface_of
 from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.checkpoint import read_checkpoint, write_checkpoint
 from rlstack.runs.loading import initialise
@@ -206,6 +207,24 @@ def check_buildable(config: TrainConfig, env: EnvBase) -> Agent:
     if config.curriculum is not None:
         Curriculum(config.curriculum, env)
     return agent
+
+
+def check_objective(config: TrainConfig, env: EnvBase) -> None:
+    """Checks ``objective.metric``, which is only read once a run has ended.
+
+    Raises:
+        ConfigError: evaluations have no such metric, or it names no group, or is almost one of a known name.
+    """
+    metric, shown = config.objective.metric, env.observation_spec
+    spec: Any = shown["episode"] if "episode" in shown.keys() else ("return", "length")  # noqa: SIM118
+    statistics = [name for name in spec if name != "level"]
+    evaluated = Evaluation({name: torch.ones(1) for name in statistics}, ["all"], "", {}, 0).summary()
+    known = [*evaluated, "eval/non_finite", *(f"train/{name}" for name in statistics)]
+    if metric is None or metric in known or metric.startswith("eval/success_level"):
+        return
+    guess = did_you_mean(metric, known)
+    if guess or "/" not in metric or (metric.startswith("eval/") and config.env.get("opponents") is None):
+        raise ConfigError(f"objective.metric: no metric {metric!r}, {guess}evaluations have {', '.join(evaluated)}")
 
 
 def self_check(config: TrainConfig, run: RunDirectory, env: EnvBase, agent: Agent) -> list[str]:

@@ -113,7 +113,8 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         own = share_of(config, ranks)
         with aside(ranks) as folder, ExitStack() as stack:
             with full_memory_errors(Path(config.resume or config.run_dir or "runs")):
-                directory, checks = _tried(own, folder, stack)
+                theirs = any(not type(hook).__module__.startswith("rlstack.") for hook in hooks)
+                directory, checks = _tried(own, folder, stack, theirs)
                 path = directory.path
                 notices = Notices(config.notify if folder is None else None, path.name)
                 parts = [notices, *([] if config.data is None else [OfflineData(config)]), *hooks]
@@ -158,8 +159,13 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         raise KeyboardInterrupt(f"{state}: {again}") from None
 
 
-def _tried(config: TrainConfig, aside: Path | None, stack: ExitStack) -> tuple[RunDirectory, list[str]]:
+def _tried(
+    config: TrainConfig, aside: Path | None, stack: ExitStack, has_hooks: bool
+) -> tuple[RunDirectory, list[str]]:
     """Tries everything on a few worlds of this rank; returns the run's folder, and a line for each check.
+
+    Args:
+        has_hooks: whether the run has hooks of the user's, which may log metrics of their own.
 
     Raises:
         ConfigError: something does not work; no files have been left.
@@ -168,13 +174,15 @@ def _tried(config: TrainConfig, aside: Path | None, stack: ExitStack) -> tuple[R
 
     from rlstack.envs import world_hooks
 
-    from .preflight import check_buildable, check_fits, few_worlds, needs, self_check
+    from .preflight import check_buildable, check_fits, check_objective, few_worlds, needs, self_check
     from .workers import check_collector
 
     with few_worlds(config) as env:
         for option, replaced in world_hooks(config.env["name"]).replaces.items():
             if config.env.get(option) is not None and (vain := sorted(given_keys("env").intersection(replaced))):
                 raise ConfigError(f"env.{vain[0]}: has no effect, env.{option} replaces it; set env.{option}=null")
+        if not has_hooks:
+            check_objective(config, env)
         check_fits("the run", needs(config, env))
         agent = check_buildable(config, env)
         check_collector(config)

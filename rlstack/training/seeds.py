@@ -33,6 +33,8 @@ from .interrupt import Interrupted, Interrupts, receiving
 if TYPE_CHECKING:
     from rlstack.agents.together import Together
 
+MOST = 15
+"""Number of runs on a GPU: each has two streams, one of them for recording, of the 32 that torch has."""
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
 
@@ -43,10 +45,14 @@ LEARN, COLLECT, TURN = "learn", "collect", "turn"
 """Names of what agents do together beside the steps of optimisers; a turn is nothing but letting the others work."""
 
 
-def check(plain: dict[str, Any]) -> Callable[[], Callable[[], None]] | None:
+def check(plain: dict[str, Any], count: int) -> Callable[..., Callable[[], None]] | None:
     """Checks that the runs of a configuration with ``seeds`` can be made together.
 
     Returns :meth:`rlstack.data.graphs.CudaGraph.lane` for their GPU; None if they learn on a CPU.
+
+    Args:
+        plain: their configuration.
+        count: number of runs.
 
     Raises:
         ConfigError: an option rules it out; the message names all such options and what is allowed.
@@ -59,6 +65,8 @@ def check(plain: dict[str, Any]) -> Callable[[], Callable[[], None]] | None:
     graphs = GRAPHS.get(device.type)
     if graphs is None and device.type != "cpu":
         raise ConfigError(f"seeds: runs in one process learn on a CPU or an NVIDIA GPU, the device is {device}")
+    if graphs is not None and count > MOST:
+        raise ConfigError(f"seeds: {count} runs in one process; on a GPU at most {MOST} are allowed")
     anywhere = {
         "collector": config.collector.backend != "direct",
         "logger (services)": config.logger.without_services() != config.logger,
@@ -101,7 +109,7 @@ def seeded(plain: dict[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: see :func:`check`; or the folder already holds runs.
     """
-    check(plain)
+    check(plain, plain["seeds"])
     seeds = range(plain["seed"], plain["seed"] + plain["seeds"])
     plain = {**plain, "seeds": None}
     name = runs.run_name(plain["agent"], plain["env"], seeds[0]).removesuffix(str(seeds[0]))
@@ -135,7 +143,7 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
         RunError: a run cannot continue; the others have gone on to their end.
         KeyboardInterrupt: Ctrl-C, after a checkpoint of each run.
     """
-    lane = check(plains[0])
+    lane = check(plains[0], len(plains))
     if lane is None:  # all updates are batched, so that none is compiled
         plains = [{**plain, "compile": False, "cudagraphs": False} for plain in plains]
     group = _Group(len(plains), lane)
@@ -171,6 +179,8 @@ class _Joins(Hook):
         group = self.group
         group.trainings[self.number] = training
         training.at_once = group.count
+        if group.asked:  # while others had begun, and this run had not
+            group.ask(training)
         place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
         training.progress.latest("seeds", f"{place}, in one process")
         if group.lane is not None:
@@ -199,9 +209,10 @@ class _Group:
             agents step together.
     """
 
-    def __init__(self, count: int, lane: Callable[[], Callable[[], None]] | None) -> None:
+    def __init__(self, count: int, lane: Callable[..., Callable[[], None]] | None) -> None:
         self.count, self.lane = count, lane
         self.trainings: dict[int, Training] = {}
+        self.asked = False
         self._gates = [threading.Semaphore(0) for _ in range(count)]
         self._alive = list(range(count))
         self._waiting: dict[int, tuple[str, Any]] = {}
@@ -229,6 +240,7 @@ class _Group:
         self._numpy = np.random  # to NumPy's stubs, its two functions below are private
         self._of_numpy, before = [np.random.MT19937() for _ in range(self.count)], self._numpy.get_bit_generator()
         self._of_python = [random.getstate()] * self.count
+        back = None if self.lane is None else self.lane(False)
         threads = [threading.Thread(target=self._work, args=(task, number)) for number in range(self.count)]
         for thread in threads:
             thread.start()
@@ -242,6 +254,8 @@ class _Group:
         finally:
             sys.stdout = self._output
             self._numpy.set_bit_generator(before)
+            if back is not None:
+                back()
         if self._errors:
             raise self._errors[0]
         return [self._results[number] for number in range(self.count)]
@@ -249,17 +263,13 @@ class _Group:
     @contextmanager
     def interruptible(self, folder: Path) -> Iterator[None]:
         """A context in which Ctrl-C ends all runs after their batch, with a checkpoint each; a second one at once."""
-        asked = False
 
         def receive(number: int, frame: Any) -> None:
-            nonlocal asked
-            every = (hook for training in self.trainings.values() for hook in training.hooks)
-            hooks = [hook for hook in every if isinstance(hook, Interrupts)]
-            if asked or not hooks:
+            if self.asked or not self.trainings:
                 raise KeyboardInterrupt
-            asked = True
-            for hook in hooks:
-                hook.ask()
+            self.asked = True
+            for training in self.trainings.values():
+                self.ask(training)
 
         with receiving(receive):
             try:
@@ -267,6 +277,12 @@ class _Group:
             except Interrupted:
                 print(f"all {self.count} runs have stopped; continue them with: rlstack train resume={folder}")
                 raise
+
+    def ask(self, training: Training) -> None:
+        """Asks a run to end after its batch."""
+        for hook in training.hooks:
+            if isinstance(hook, Interrupts):
+                hook.ask()
 
     def meet(self, number: int, name: str, *request: Any) -> Any:
         """Makes the step of an agent's optimiser of this name, or what else it says, with all others.
@@ -292,10 +308,10 @@ class _Group:
 
     def _work(self, task: Callable[[int], Any], number: int) -> None:
         self._gates[number].acquire()
-        if self.lane is not None:
-            self._lanes[number] = self.lane()
-        self._enter(number)
         try:
+            if self.lane is not None and not self._ended:
+                self._lanes[number] = self.lane()
+            self._enter(number)
             if not self._ended:
                 self._results[number] = task(number)
         except BaseException as error:
@@ -320,6 +336,7 @@ class _Group:
 
         if self._ended:
             self._stepped[number] = KeyboardInterrupt()
+            return
         torch.set_rng_state(self._generators[number].get_state())
         self._numpy.set_bit_generator(self._of_numpy[number])
         if self.lane is not None:

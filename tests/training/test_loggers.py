@@ -16,12 +16,14 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from rlstack import envs
 from rlstack.config import ConfigError, build
 from rlstack.data.replay import indexed
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger, read_metrics, score
 from rlstack.training.monitor import COLLECTING, LEARNING, Clock, GpuWatch, Hardware, Monitor, resident_bytes
+from rlstack.training.preflight import check_objective
 from tests.refusals import refused
 
 OPTIONS: dict[str, Any] = {
@@ -309,6 +311,27 @@ def test_without_services_everything_stays_in_the_folder_of_the_run() -> None:
 
 
 METRICS = "frames,eval/return,eval/success,train/return\n10,3,,1\n20,,,9\n30,7,,\n40,5,{success},\n"
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("eval/sucess", "'eval/sucess', did you mean 'eval/success'?"),
+        ("success", "'success', .*evaluations have .*eval/success_low"),
+        ("eval/stars", "'eval/stars', .*evaluations have"),
+        ("train/lenght", "'train/lenght', did you mean 'train/length'?"),
+        ("eval/return", None),
+        ("eval/success_level2", None),
+        ("loss/critic", None),
+    ],
+)
+def test_a_mistyped_objective_is_refused_before_the_first_frame(metric: str, told: str | None) -> None:
+    config: Any = SimpleNamespace(objective=ObjectiveConfig(metric), env={})
+    env: Any = envs.make("marinenav", num_worlds=1)
+    if told is None:
+        check_objective(config, env)
+    else:
+        refused(ConfigError, f"^objective.metric: no metric {told}", check_objective, config, env)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import rlstack
 from rlstack.config import ConfigError
 from rlstack.runs.checkpoint import deciding, read_checkpoint
 from rlstack.runs.loading import checkpoint_file
+from rlstack.training.hooks import Hook, Training
 from rlstack.training.loggers import METRICS_FILE, read_metrics
-from rlstack.training.seeds import found_in
+from rlstack.training.seeds import _Group, found_in
 from rlstack.training.verification import differences
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -43,8 +45,8 @@ LEARNED = ("loss/", "grad/", "value/", "policy/", "train/", "eval/", "schedule/"
 """Groups of metrics that do not depend on the clock."""
 
 
-def train(name: str, folder: Path, *words: str) -> Any:
-    return rlstack.train(*RUN, *RUNS[name], f"run_dir={folder}", *words, quiet=True)
+def train(name: str, folder: Path, *words: str, **keys: Any) -> Any:
+    return rlstack.train(*RUN, *RUNS[name], f"run_dir={folder}", *words, quiet=True, **keys)
 
 
 def rows(run: Any) -> list[dict[str, float]]:
@@ -103,9 +105,43 @@ def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp
     assert rlstack.verify(run, quiet=True).equal
 
 
-def test_what_cannot_be_batched_is_named(tmp_path: Path) -> None:
+class _Interrupts(Hook):
+    """Ctrl-C in the first batch of the first run, before the others have begun."""
+
+    asked = False
+
+    def on_collected(self, training: Training, batch: Any, sequences: Any) -> None:
+        handler: Any = signal.getsignal(signal.SIGINT)
+        if not self.asked:
+            self.asked = True
+            handler(signal.SIGINT, None)
+
+
+def test_ctrl_c_ends_runs_that_have_not_begun_too(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train("dqn", tmp_path / "runs", "seeds=2", "agent.steps_per_batch=1", hooks=[_Interrupts()])
+    frames = [checkpoint_file(Path(run), "latest").stem for run in found_in(tmp_path / "runs")]
+    assert frames == ["checkpoint_000000000004"] * 2
+
+
+def test_a_gpu_that_is_full_when_a_run_begins_ends_all() -> None:
+    begun: list[int] = []
+
+    def lane(own: bool = True) -> Any:
+        if own and begun:
+            raise RuntimeError("out of memory")
+        return lambda: None
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _Group(3, lane).run(begun.append)
+    assert begun == [0]
+
+
+def test_what_cannot_be_batched_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ["seeds=2", "agent.recurrent={kind: lstm}", "collector=multiprocess", "compile=true"]
     named = "agent.recurrent, compile=true, collector; allowed are ppo, dqn, iqn, sac, td3, acqn"
     refused(ConfigError, named, train, "ppo", tmp_path / "run", *wrong)
     refused(ConfigError, "agent.algorithm=pqn", rlstack.train, "agent=pqn", "env=cartpole", "seeds=2", quiet=True)
+    with rehearsing(monkeypatch):
+        refused(ConfigError, "16 runs .* on a GPU at most 15", train, "ppo", tmp_path / "run", "seeds=16")
     assert not (tmp_path / "run").exists()
