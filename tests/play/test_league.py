@@ -73,6 +73,19 @@ def test_the_results_rank_and_not_the_rating_that_beginners_start_with(tmp_path:
     assert [line.split(",")[:2] for line in lines] == [["1", "high"], ["2", "random"], ["3", "low"]]
 
 
+@pytest.mark.parametrize(("system", "start"), [("elo", "start"), ("glicko2", "rating")])
+def test_fitted_ratings_have_the_scale_of_the_options(system: str, start: str, tmp_path: Path) -> None:
+    ratings = {"system": system, "options": {start: 100.0, "anchors": {"low": 100.0}}}
+    options = config(tmp_path, players=["high", "low"], games=2, ratings=ratings)
+    # Two wins against 100 and a drawn game against a beginner, of 100: odds of 2.5 to 0.5, or 400 log10(5) points more.
+    play(options)
+    assert json.loads((tmp_path / "play" / "high" / "results.json").read_text())["fitted_elo"] == pytest.approx(379.588)
+    run_league(options)
+    with (tmp_path / "ranking.csv").open() as stream:
+        fitted = {row["player"]: float(row["fitted_elo"]) for row in csv.DictReader(stream)}
+    assert fitted == pytest.approx({"high": 379.588, "low": 100.0})
+
+
 def test_an_interrupted_league_goes_on_to_the_same_games(tmp_path: Path) -> None:
     run_league(config(tmp_path / "whole"))
     run_league(config(tmp_path / "parts", games=4))
