@@ -89,7 +89,7 @@ class Evaluations(Hook):
         due, self._end = training.due(training.config.evaluation_every), math.inf
         if training.config.eval.every is not None or not due or training.is_over():
             return due
-        learning = training.clock.learning()
+        learning = training.clock.learning(training.at_once)
         allowed = (learning * _SHARE / (1 - _SHARE) - training.clock.total[EVALUATING]) / 2  # half is for the last one
         (fits,) = training.ranks.of_first(allowed >= self._needed)
         self._begun = time.monotonic()
@@ -179,8 +179,10 @@ class Training:
         last_frame: number of frames at which the run ends.
         clock: time of the run so far.
         hooks: all hooks, in the order in which they are called.
+        at_once: number of runs that take turns in this process.
     """
 
+    at_once = 1
     logger: MetricLogger
     progress: Progress
     collector: Any

@@ -104,6 +104,13 @@ def test_newcomers_play_what_is_missing(tmp_path: Path) -> None:
     assert league.ratings.kind == "glicko2" and league.ratings.state_dict()["parameters"]["tau"] == 0.6
 
 
+def test_sides_are_shared_whatever_the_order_of_the_players(tmp_path: Path) -> None:
+    run_league(config(tmp_path, players=["high", "low"], games=3))
+    run_league(config(tmp_path, players=["low", "high"], games=6))
+    games = League.open(tmp_path).games
+    assert sum(game.first == "high" for game in games) == 3 and len(games) == 6
+
+
 def test_another_world_is_refused(tmp_path: Path) -> None:
     run_league(config(tmp_path))
     with pytest.raises(ConfigError, match=r"env.length: 3, but the league in .* plays with 2"):
@@ -314,7 +321,10 @@ def test_a_killed_process_leaves_no_lock_and_no_half_file(tmp_path: Path) -> Non
     assert "a" in League.open(tmp_path).members and path.stat().st_size
 
 
-def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended", [4, 7])  # of the first four, three began with `high` on the first side
+def test_games_that_ended_in_an_interrupted_round_are_kept(
+    ended: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {"env": {"name": NAME, "length": 2}, "players": ["high", "low"], "games": 8, "round": 8, "num_worlds": 2}
 
     class Stops(GameRunner):
@@ -322,7 +332,7 @@ def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monke
             def stops(game: Any) -> None:
                 finished(game)
                 seen.append(game)
-                if len(seen) == 7:
+                if len(seen) == ended:
                     raise KeyboardInterrupt
 
             return super().play(schedule, seed, best, stops)
@@ -336,7 +346,8 @@ def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monke
     assert League.open(tmp_path).unrated == seen and not League.open(tmp_path).games
     run_league(bare(tmp_path, **settings))
     league = League.open(tmp_path)
-    assert league.games[:7] == seen and len(league.games) == 8 and not league.unrated
+    assert league.games[:ended] == seen and len(league.games) == 8 and not league.unrated
+    assert sum(game.first == "high" for game in league.games) == 4
     assert league.ratings.state_dict()["players"]["high"]["games"] == 8 and league.rounds == 2
 
 
