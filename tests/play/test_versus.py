@@ -351,6 +351,23 @@ def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
         Pool(["low"], tmp_path / "file")
 
 
+def test_snapshots_of_other_runs_are_opponents_like_any_other(tmp_path: Path) -> None:
+    env, ten = Duel(), "snapshot_000000000010"
+    agent, config = learner(env)
+    state = {"frames": 10, "agent": agent.state_dict(), "config": config}
+    Pool(["low"], tmp_path / "one").add_snapshot(state, 10)
+    pool = Pool([str(tmp_path / "one" / f"{ten}.pt")], tmp_path / "two", keep=1)
+    pool.check(env)
+    for frames in (10, 20):
+        pool.add_snapshot(state, frames)
+    assert [(entry.name, entry.frames) for entry in pool.entries] == [(ten, 0), ("snapshot_000000000020", 20)]
+    assert (tmp_path / "two" / f"{ten}-2.pt").exists()
+    shutil.rmtree(tmp_path / "two")
+    assert pool.player(ten, env).name == ten  # from its own file
+    missing = Pool([str(tmp_path / "snapshot_1.zip")])
+    refused(ConfigError, "opponent .* is unknown", missing.check, env)
+
+
 # -- samplers ----------------------------------------------------------------------------------------------------
 
 STANDINGS = Standings(
