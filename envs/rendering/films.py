@@ -55,14 +55,14 @@ def save_animation(
     """Writes an animation as GIF or MP4, by the suffix of ``path``.
 
     Args:
-        fps: pictures per second; None: the animation's own number.
+        fps: pictures per second, rounded as :func:`possible_fps` does; None: the animation's own number.
         speed: speed relative to the usual one.
         hold: seconds for which the last picture stays.
 
     Raises:
         ValueError: the suffix is another, or the size is odd.
     """
-    fps = animation.fps if fps is None else fps
+    fps = possible_fps(path, animation.fps if fps is None else fps)
     first, last = animation.span
     advance = speed * animation.per_second / fps
     moving, still = math.floor((last - first) / advance) + 1, round(hold * fps)
@@ -76,13 +76,18 @@ def save_animation(
     save_film(path, fps, animation.size, pictures(), moving + still)
 
 
+def possible_fps(path: str | Path, fps: float) -> float:
+    """Returns the pictures per second nearest to ``fps``: in a GIF each is shown for whole hundredths of a second."""
+    return 100 / max(round(100 / fps), 1) if Path(path).suffix.lower() == ".gif" else fps
+
+
 def save_film(
     path: str | Path, fps: float, size: tuple[int, int], pictures: Iterator[Picture], total: int | None = None
 ) -> None:
     """Writes pictures as GIF or MP4, by the suffix of ``path``.
 
     Args:
-        fps: pictures per second.
+        fps: pictures per second, of which :func:`possible_fps` returns those of a GIF.
         size: width and height in pixels, even numbers.
         pictures: at least one picture; the first is requested once it is certain that they can be written.
         total: number of pictures, for progress.
@@ -98,7 +103,7 @@ def save_film(
     first = next(pictures)  # before the file is opened: drawing may fail
     gif = path.suffix.lower() == ".gif"
     mp4 = {"fps": fps, "codec": "libx264", "quality": 5, "macro_block_size": 2, "ffmpeg_params": _QUICK}
-    options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
+    options = {"duration": 10 * round(100 / fps), "loop": 0} if gif else mp4
     with (
         working(f"writing {path.name}", "pictures", total) as work,
         replacing(path) as (partial,),

@@ -105,16 +105,25 @@ def export_policy(
         observation, mask = random_inputs(module.interface, INPUTS)
         inputs = module.split(observation, mask)
         answer, memory = _action_and_memory(program(inputs))
-        agreement = compare(module.act, answer, observation, mask, module.interface)
         single, _ = _action_and_memory(program([value[:1] for value in inputs]))
-        wanted, remembered = _action_and_memory(module(*inputs))
-        forgets = memory is not None and not torch.allclose(memory, remembered, rtol=0, atol=TOLERANCE)
-        if agreement.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
+        wanted, _ = _action_and_memory(module(*inputs))
+        given, interface = TensorDict(dict(zip(module.names, inputs)), [INPUTS]), module.interface
+
+        def part(output: int) -> Act:
+            return lambda entries, _: _action_and_memory(module(*(entries.get(name) for name in module.names)))[output]
+
+        agreement = compare(part(0), answer, given, None, interface)
+        if agreement.wrong or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
             raise ConfigError(
                 f"the exported program acts otherwise than the agent on {agreement.wrong} of {INPUTS} random inputs, "
                 f"by up to {agreement.largest:.1e}; nothing was written"
             )
-        interface = module.interface
+        kept = None if memory is None else compare(part(1), memory, given, None, interface, TOLERANCE)
+        if kept is not None and kept.wrong:
+            raise ConfigError(
+                f"the exported program remembers otherwise than the agent on {kept.wrong} of {INPUTS} random inputs, "
+                f"by up to {kept.largest:.1e}; nothing was written"
+            )
         action: dict[str, Any] = {"kind": "continuous", "meaning": interface.describe_action()}
         if interface.choices is not None:
             action |= {"kind": "discrete", "choices": list(interface.choices)}
@@ -193,11 +202,6 @@ class ExportablePolicy(nn.Module):
         observation, mask = self.joined(inputs[:-1])
         acted, memory = self._policy.step(observation, inputs[-1], mask)
         return acted["action"], memory
-
-    def act(self, observation: Any, mask: Tensor | None) -> Tensor:
-        """Returns actions ``[N, *shape]`` for an agent's observation, with the recurrent state of :meth:`split`."""
-        answer = self(*self.split(observation, mask))
-        return answer if isinstance(answer, Tensor) else answer[0]
 
     def joined(self, inputs: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
         """Returns the observation and action mask of these inputs, which exclude the recurrent state."""
@@ -349,7 +353,14 @@ class Agreement:
 
 
 @torch.no_grad()
-def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface) -> Agreement:
+def compare(
+    act: Act,
+    answer: Tensor,
+    observation: Any,
+    mask: Tensor | None,
+    interface: Interface,
+    allowed: float | None = None,
+) -> Agreement:
     """Measures how far another policy's actions are from an agent's.
 
     Rounding decides where the agent's own action moves that far (for choices: to that choice) if its input changes in
@@ -358,10 +369,11 @@ def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, int
     Args:
         act: the agent.
         answer: actions ``[N]`` of the other policy for the same inputs.
+        allowed: the largest difference that counts as none; None: :func:`tolerance`.
     """
     wanted = act(observation, mask)
     difference = _difference(wanted, answer)
-    beyond = difference > tolerance(interface)
+    beyond = difference > (tolerance(interface) if allowed is None else allowed)
     rounded = beyond.clone()
     if bool(beyond.any()):
         given, ours, legal = answer[beyond], wanted[beyond], None if mask is None else mask[beyond]

@@ -35,7 +35,7 @@ from rlstack.data.recordings import TransitionRecorder
 from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.recording import EpisodeRecorder, EpisodeRecording
 from rlstack.envs.rendering.canvas import Colour, Picture, WrittenText, captioned, texts_apart
-from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_film, save_picture
+from rlstack.envs.rendering.films import Animation, in_grid, possible_fps, save_animation, save_film, save_picture
 from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
 from rlstack.envs.rendering.window import Window
 from rlstack.envs.world import hooks_of
@@ -293,7 +293,7 @@ def record(animations: Iterator[EpisodeAnimation], path: Path, speed: float) -> 
         ConfigError: the folder cannot be written to.
         ValueError: the file name has another ending.
     """
-    fps = 15.0 if path.suffix.lower() == ".gif" else _FPS
+    fps = possible_fps(path, 15.0) if path.suffix.lower() == ".gif" else _FPS
     pictures = (picture for animation in animations for picture in frames(animation, speed, fps))
     first = next(pictures)
     height, width = first.shape[:2]

@@ -211,7 +211,7 @@ class Pool:
     def check(self, env: EnvBase) -> None:
         """Raises a :class:`ConfigError` if a fixed player does not exist; loads none."""
         for entry in self.entries:
-            if not entry.name.startswith(_PREFIX):
+            if not entry.frames:
                 check_source(entry.source, env, [SELF])
 
     def standings(self) -> Standings:
@@ -263,11 +263,12 @@ class Pool:
         Raises:
             ConfigError: its file has disappeared or does not fit the world.
         """
-        dropped = f"{name}.pt"  # a surplus snapshot that still plays in the worlds of a checkpoint
-        source = next((entry.source for entry in self.entries if entry.name == name), dropped)
+        entry = next((entry for entry in self.entries if entry.name == name), None)
+        # None: a surplus snapshot that still plays in the worlds of a checkpoint
+        source = f"{name}.pt" if entry is None else entry.source
         if source == SELF:
             return self.learner(env)
-        if isinstance(source, str) and source.startswith(_PREFIX) and self.directory is not None:
+        if (entry is None or entry.frames) and self.directory is not None:
             source = str(self.directory / source)  # a snapshot has only its file's name, so that runs can be moved
         self._loaded[name] = self._loaded.pop(name) if name in self._loaded else make_player(source, env, name)
         spare = [other for other in self._loaded if other != name and other not in playing]
@@ -299,7 +300,8 @@ class Pool:
         """
         if self.directory is None:
             raise ConfigError("opponents.pool: a folder is needed for snapshots")
-        name = f"{_PREFIX}{frames:012d}"
+        fixed = [entry.name for entry in self.entries if not entry.frames]  # among them snapshots of other runs
+        name = free_name(f"{_PREFIX}{frames:012d}", fixed)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_checkpoint(self.directory / f"{name}.pt", dict(state), frames)
         self._loaded.pop(name, None)
@@ -308,7 +310,7 @@ class Pool:
         entry = Opponent(name, f"{name}.pt", frames)
         self.join(entry)
         self.ratings.set(name, self.ratings.rating(LEARNER))
-        snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
+        snapshots = [entry for entry in self.entries if entry.frames]
         if self.keep is not None and len(snapshots) > self.keep:
             worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
             self.entries.remove(worst)  # its file stays: a run resumed from an earlier checkpoint may need it

@@ -103,7 +103,7 @@ def challenge(
     """
     schedule = in_turns([pairing(*pair, games) for pair in pairs([name, *opponents], "challenger")])
     played = runner.play(schedule, seed, best)
-    fitted = fit_elo([game.scored for game in played], runner.sides.anchors)[name]
+    fitted = fit_elo([game.scored for game in played], ratings.anchors, ratings.beginner.rating)[name]
     report = challenge_report(name, played, ratings, timestep)
     unseal(folder)
     write_json(folder / "results.json", {**report, "fitted_elo": fitted, **facts, "seed": seed}, nan=False)
@@ -112,7 +112,7 @@ def challenge(
     written = ["results.json", "summary.csv", "game_by_game.csv"]
     if plots:
         written.append("elo.png")
-        anchors = {met: rating for met, rating in runner.sides.anchors.items() if met in opponents}
+        anchors = {met: rating for met, rating in ratings.anchors.items() if met in opponents}
         save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, anchors)
     seal(folder, written)
     print_results(report["opponents"], "opponent")
@@ -210,7 +210,8 @@ def cross_table(games: Sequence[GameResult], names: Sequence[str]) -> list[dict[
 def rating_curves(league: League) -> dict[str, list[float]]:
     """Returns the Elo rating of every player of a league after each of its games, by name."""
     known = league.ratings
-    ratings = Elo(**(asdict(known.options) if isinstance(known, Elo) else {"anchors": known.anchors}))
+    start = {"anchors": known.anchors, "start": known.beginner.rating}
+    ratings = Elo(**(asdict(known.options) if isinstance(known, Elo) else start))
     curves: dict[str, list[float]] = {}
     for game in league.games:
         ratings.record([game.scored])
@@ -231,7 +232,7 @@ def show_ranking(league: League, plots: bool) -> None:
     if not league.members:
         raise ConfigError(f"players: the league in {league.folder} has none")
     anchors = league.ratings.anchors
-    fitted = fit_elo([game.scored for game in league.games], anchors)
+    fitted = fit_elo([game.scored for game in league.games], anchors, league.ratings.beginner.rating)
     rows = [row | {"fitted_elo": fitted.get(row["player"])} for row in standings(league)]
     if isinstance(league.ratings, Elo):
         rows.sort(key=lambda row: -fitted.get(row["player"], -math.inf))

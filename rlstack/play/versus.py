@@ -97,8 +97,9 @@ class Versus(Wrapper):
 
     An opponent stays for an episode. The pool's sampler draws a set of opponents at a time, and every world draws one
     of them. Statistics under ``episode`` are those of the learning side: if it is the second, pairs of both sides are
-    swapped, ``return`` is the sum of its own rewards (mean over its agents), and ``success`` is whether it has more
-    points; statistics that exist only for the first side are left out unless that side always learns.
+    swapped, ``return`` is the sum of its own rewards (mean over the agents that it began with), and ``success`` is
+    whether it has more points; statistics that exist only for the first side are left out unless that side always
+    learns.
 
     On a GPU nothing is read while worlds step: every opponent acts in all worlds, and masks decide. The pool hears of
     the last steps (64, or as many as a collector records) in :meth:`count_results`, and other opponents are drawn
@@ -138,6 +139,7 @@ class Versus(Wrapper):
         self._both = torch.arange(2, device=self.device)
         self.learners = 2 * self._every_world + (config.side == "second")  # learning half-worlds
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
+        self._sizes = torch.ones_like(self._returns)  # the number of agents with which the learning side began
         self._swaps = config.side != "first"
         self.observation_spec = self._halved(inner.observation_spec)
         self.action_spec = self._halved(inner.full_action_spec)
@@ -227,6 +229,8 @@ class Versus(Wrapper):
             sides = torch.where(begins, of_all(drawn), sides)
             self.learners = 2 * self._every_world + sides
         self._returns = self._returns.masked_fill(begins, 0.0)  # not in place: batches may refer to it
+        if self._swaps:
+            self._sizes = torch.where(begins, self._there(self.inner._current().get(GROUP)).sum(-1), self._sizes)
         if not masked:
             if not self._drawn or self._episodes >= self.config.refresh:
                 self._draw()
@@ -361,6 +365,9 @@ class Versus(Wrapper):
             action = self._seats.act(everyone, given, rivals)
         agents = TensorDict({"action": action}, everyone.batch_size, self.device)
         following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
+        if self._swaps:
+            reward = half_worlds(following.get(GROUP))[self.learners].get("reward")[..., 0].double()
+            self._returns = self._returns + (reward * self._there(everyone)).sum(-1) / self._sizes.clamp_min(1.0)
         done = following.get("done").reshape(self.num_worlds)
         if rivals is not None:
             results = torch.where(done, self._results(following), -1)
@@ -383,12 +390,14 @@ class Versus(Wrapper):
         ours = half_worlds(agents)[self.learners] if self._swaps else agents[:, : self._agents]
         shown.set(GROUP, ours)
         if self._swaps and "episode" in shown.keys():  # noqa: SIM118
-            if (reward := ours.get("reward", None)) is not None:
-                active = ours.get("active", torch.ones_like(reward[..., 0])).double()
-                total = (reward[..., 0].double() * active).sum(-1)
-                self._returns = self._returns + total / active.sum(-1).clamp_min(1.0)
             shown.set("episode", self._turned(entries))
         return shown
+
+    def _there(self, agents: TensorDictBase) -> Tensor:
+        """Returns 1 for the active agents of the learning side, 0 for others, ``[W, A / 2]``."""
+        ours = half_worlds(agents)[self.learners]
+        active = ours.get("active", None)
+        return (torch.ones(ours.batch_size, device=self.device) if active is None else active).double()
 
     def _turned(self, entries: TensorDictBase) -> TensorDict:
         """Returns the statistics from the view of the learning side."""
@@ -432,6 +441,7 @@ class Versus(Wrapper):
             "players": [player.state_dict() for player in self._seats.players],
             "own": self.learners,
             "returns": self._returns,
+            "sizes": self._sizes,
             "stage": {"met": self._met, "guests": list(self._guests), "snapshot_wanted": self.snapshot_wanted},
         }
 
@@ -452,8 +462,11 @@ class Versus(Wrapper):
         for player, memory in zip(self._seats.players, state["players"]):
             player.load_state_dict(memory)
         self.learners, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
+        begun, sizes = self._there(self.inner._current().get(GROUP)).sum(-1), state.get("sizes")
+        self._sizes = begun if sizes is None else sizes.to(self.device)  # older checkpoints lack them
         if not self.saves_episodes:  # the inner world began new episodes
             self._seats.begin()
+            self._returns, self._sizes = torch.zeros_like(self._returns), begun
 
 
 def _chances(shares: Tensor) -> Tensor:

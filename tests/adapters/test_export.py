@@ -222,6 +222,34 @@ def test_a_program_that_acts_otherwise_is_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("spoiled", "does"), [(0, "acts"), (1, "remembers")])
+def test_a_recurrent_program_that_does_otherwise_is_not_kept(
+    spoiled: int, does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = exporting.write_program
+
+    def other(module: Any, format: str) -> Any:
+        content, program = written(module, format)
+
+        def in_every_other_row(inputs: Any) -> tuple[Tensor, ...]:
+            wrong = 1e-3 * (torch.arange(len(inputs[0])) % 2)[:, None]
+            return tuple(output + wrong * (place == spoiled) for place, output in enumerate(program(inputs)))
+
+        return content, in_every_other_row
+
+    monkeypatch.setattr(exporting, "write_program", other)
+    agent = small(plain(False), name="ppo", recurrent={"kind": "gru", "size": 4})
+    with pytest.raises(ConfigError, match=f"{does} otherwise than the agent on 500 of 1000 random inputs"):
+        export_policy(agent, tmp_path / "policy.pt")
+
+
+def test_rounding_may_decide_what_is_remembered(tmp_path: Path) -> None:
+    env = envs.make("echelon", num_worlds=2, blue=1, red=1, maps=2)  # whose observations have 346 numbers up to 467
+    agent = make_agent("ppo", env, hidden=[8], recurrent={"kind": "gru", "size": 8})
+    pytest.importorskip("onnxruntime")
+    export_policy(agent, tmp_path / "policy.onnx", "onnx")
+
+
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = small(plain(True), name="dqn")
     message = "format: 'pickle' is unknown, allowed: torchscript, export, aoti, onnx"

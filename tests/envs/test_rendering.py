@@ -10,7 +10,7 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from rlstack import envs
 from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, ArenaRenderer
@@ -129,6 +129,14 @@ def test_a_film_goes_by_the_animation_s_time_and_holds_its_end(
     save_animation(Fade(), tmp_path / "fade.gif", fps=5, **options)
     with imageio.get_reader(tmp_path / "fade.gif") as reader:
         assert [int(frame[0, 0, 0]) for frame in reader.iter_data()] == shades
+
+
+@pytest.mark.parametrize("fps", [15.0, 30.0])
+def test_a_gif_takes_the_time_of_the_animation(fps: float, tmp_path: Path) -> None:
+    save_animation(Fade(), tmp_path / "fade.gif", fps=fps, hold=0)
+    with Image.open(tmp_path / "fade.gif") as film:
+        shown = sum(picture.info["duration"] for picture in ImageSequence.Iterator(film))
+    assert 2000 <= shown <= 2100  # two seconds, and the last picture
 
 
 def test_a_film_of_another_kind_leaves_no_file(tmp_path: Path) -> None:

@@ -73,6 +73,19 @@ def test_the_results_rank_and_not_the_rating_that_beginners_start_with(tmp_path:
     assert [line.split(",")[:2] for line in lines] == [["1", "high"], ["2", "random"], ["3", "low"]]
 
 
+@pytest.mark.parametrize(("system", "start"), [("elo", "start"), ("glicko2", "rating")])
+def test_fitted_ratings_have_the_scale_of_the_options(system: str, start: str, tmp_path: Path) -> None:
+    ratings = {"system": system, "options": {start: 100.0, "anchors": {"low": 100.0}}}
+    options = config(tmp_path, players=["high", "low"], games=2, ratings=ratings)
+    # Two wins against 100 and a drawn game against a beginner, of 100: odds of 2.5 to 0.5, or 400 log10(5) points more.
+    play(options)
+    assert json.loads((tmp_path / "play" / "high" / "results.json").read_text())["fitted_elo"] == pytest.approx(379.588)
+    run_league(options)
+    with (tmp_path / "ranking.csv").open() as stream:
+        fitted = {row["player"]: float(row["fitted_elo"]) for row in csv.DictReader(stream)}
+    assert fitted == pytest.approx({"high": 379.588, "low": 100.0})
+
+
 def test_an_interrupted_league_goes_on_to_the_same_games(tmp_path: Path) -> None:
     run_league(config(tmp_path / "whole"))
     run_league(config(tmp_path / "parts", games=4))
@@ -89,6 +102,13 @@ def test_newcomers_play_what_is_missing(tmp_path: Path) -> None:
     league = League.open(tmp_path)
     assert len(league.games) == 18 and league.between("high", "random") == 6
     assert league.ratings.kind == "glicko2" and league.ratings.state_dict()["parameters"]["tau"] == 0.6
+
+
+def test_sides_are_shared_whatever_the_order_of_the_players(tmp_path: Path) -> None:
+    run_league(config(tmp_path, players=["high", "low"], games=3))
+    run_league(config(tmp_path, players=["low", "high"], games=6))
+    games = League.open(tmp_path).games
+    assert sum(game.first == "high" for game in games) == 3 and len(games) == 6
 
 
 def test_another_world_is_refused(tmp_path: Path) -> None:
@@ -301,7 +321,10 @@ def test_a_killed_process_leaves_no_lock_and_no_half_file(tmp_path: Path) -> Non
     assert "a" in League.open(tmp_path).members and path.stat().st_size
 
 
-def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended", [4, 7])  # of the first four, three began with `high` on the first side
+def test_games_that_ended_in_an_interrupted_round_are_kept(
+    ended: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {"env": {"name": NAME, "length": 2}, "players": ["high", "low"], "games": 8, "round": 8, "num_worlds": 2}
 
     class Stops(GameRunner):
@@ -309,7 +332,7 @@ def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monke
             def stops(game: Any) -> None:
                 finished(game)
                 seen.append(game)
-                if len(seen) == 7:
+                if len(seen) == ended:
                     raise KeyboardInterrupt
 
             return super().play(schedule, seed, best, stops)
@@ -323,7 +346,8 @@ def test_games_that_ended_in_an_interrupted_round_are_kept(tmp_path: Path, monke
     assert League.open(tmp_path).unrated == seen and not League.open(tmp_path).games
     run_league(bare(tmp_path, **settings))
     league = League.open(tmp_path)
-    assert league.games[:7] == seen and len(league.games) == 8 and not league.unrated
+    assert league.games[:ended] == seen and len(league.games) == 8 and not league.unrated
+    assert sum(game.first == "high" for game in league.games) == 4
     assert league.ratings.state_dict()["players"]["high"]["games"] == 8 and league.rounds == 2
 
 

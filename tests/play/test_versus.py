@@ -88,6 +88,30 @@ def test_statistics_are_those_of_the_side_that_learns(step: int) -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
+def test_a_return_is_a_mean_over_the_agents_that_began() -> None:
+    env = duel(num_worlds=33, opponents={"players": ["low"], "side": "both"}, size=2)
+    root = env.reset()
+    for _ in range(3):
+        root["agents", "action"] = torch.ones(33, 2, dtype=torch.int64)
+        done, root = env.step_and_maybe_reset(root)
+        env.inner.present[:, 1::2] = False  # after the first step each side has one agent left
+    over = done["next", "done"][:, 0]
+    assert 0 < int((env.learners % 2).sum()) < 33 and int(over.sum()) == 11
+    assert (done["next", "episode", "return"][over] == (2 + 1 + 1) / 2).all()
+
+
+def test_a_world_that_begins_anew_when_loaded_counts_returns_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Duel, "saves_episodes", False)  # as Rocket's other backend
+    monkeypatch.setattr(Duel, "_load_state", lambda self, state: self._restart(None))
+    options = {"players": ["low"], "side": "second"}
+    env, copy = duel(opponents=options), duel(opponents=options)
+    act(env, 1, 2)
+    copy.load_state_dict(from_file(to_file(env.state_dict())))
+    last = act(copy, 1, 3)[-1]["next"]
+    assert (last["episode", "return"][last["done"]] == 3).all()
+
+
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("side", ["first", "second", "both"])
 def test_results_reach_the_pool(side: str) -> None:
     env = duel(num_worlds=48, opponents={"players": ["high", "low"], "side": side})
@@ -325,6 +349,23 @@ def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, but snapshots need a folder"):
         Pool(["low"], tmp_path / "file")
+
+
+def test_snapshots_of_other_runs_are_opponents_like_any_other(tmp_path: Path) -> None:
+    env, ten = Duel(), "snapshot_000000000010"
+    agent, config = learner(env)
+    state = {"frames": 10, "agent": agent.state_dict(), "config": config}
+    Pool(["low"], tmp_path / "one").add_snapshot(state, 10)
+    pool = Pool([str(tmp_path / "one" / f"{ten}.pt")], tmp_path / "two", keep=1)
+    pool.check(env)
+    for frames in (10, 20):
+        pool.add_snapshot(state, frames)
+    assert [(entry.name, entry.frames) for entry in pool.entries] == [(ten, 0), ("snapshot_000000000020", 20)]
+    assert (tmp_path / "two" / f"{ten}-2.pt").exists()
+    shutil.rmtree(tmp_path / "two")
+    assert pool.player(ten, env).name == ten  # from its own file
+    missing = Pool([str(tmp_path / "snapshot_1.zip")])
+    refused(ConfigError, "opponent .* is unknown", missing.check, env)
 
 
 # -- samplers ----------------------------------------------------------------------------------------------------
