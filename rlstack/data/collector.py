@@ -167,8 +167,10 @@ def make_collector(
     if type(policy).__module__.startswith("torch.nn.modules."):  # a layer, or a sequence of layers
         fault = f"{type(policy).__name__} takes tensors"
         raise TypeError(f"policy: {fault}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
-    if policy_device is not None:  # a GPU with its number: elsewhere TorchRL copies the policy
-        policy_device = torch.empty(0, device=policy_device).device
+    if policy_device is not None:
+        policy_device = torch.device(policy_device)
+        if policy_device.type == "cuda":  # with its number: elsewhere TorchRL copies the policy
+            policy_device = torch.empty(0, device=policy_device).device
     if policy_device not in (None, env.device):
         options |= {"env_device": env.device, "policy_device": policy_device, "storing_device": policy_device}
     for name, needed in _NEED.items():

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
@@ -240,6 +241,53 @@ def test_all_warm_ups_on_a_gpu_share_a_stream(monkeypatch: pytest.MonkeyPatch) -
     assert here.after is used[0] and used[0].after is here
 
 
+def test_two_lanes_of_a_gpu_share_neither_streams_nor_states_of_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings are made on a stream that is nobody else's, and keep its workspace of cuBLAS."""
+    now: dict[str, Any] = {"stream": "default", "recorded on": []}
+
+    class Generator:
+        state = "of the caller"
+
+        def clone_state(self) -> str:
+            return f"clone of what was {self.state}"
+
+        def graphsafe_get_state(self) -> str:
+            return self.state
+
+        def graphsafe_set_state(self, state: str) -> None:
+            self.state = state
+
+    @contextmanager
+    def recording(graph: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        now["recorded on"].append(stream)
+        yield
+
+    streams, generators = count(), (Generator(), Generator())
+    fakes = {
+        "Stream": lambda device: f"stream {next(streams)}",
+        "synchronize": lambda device: None,
+        "current_stream": lambda device=None: now["stream"],
+        "set_stream": lambda stream: now.__setitem__("stream", stream),
+        "default_generators": generators,
+        "graph": recording,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(CudaGraph, "_lanes", {})
+    back, *lanes = (CudaGraph.lane(torch.device("cuda:0"), own) for own in (False, True, True))
+    seen = []
+    for enter in (*lanes, lanes[0]):
+        enter()
+        assert CudaGraph.warm_up(lambda: now["stream"]) == now["stream"], "a lane needs no other stream to warm up on"
+        CudaGraph([]).record(lambda: None)
+        seen.append((now["stream"], now["recorded on"][-1]))
+    assert seen[0] == seen[2] and len({*seen[0], *seen[1]}) == 4
+    assert all(generator.state.startswith("clone") for generator in generators)
+    back()
+    assert now["stream"] == "default" and {generator.state for generator in generators} == {"of the caller"}
+
+
 def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,8 +298,8 @@ def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_
             pass
 
     @contextmanager
-    def recording(graph: Graph, capture_error_mode: str) -> Iterator[None]:
-        assert capture_error_mode == "thread_local"
+    def recording(graph: Graph, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        assert stream is None and capture_error_mode == "thread_local"
         before, state["stream"], state["records"] = state["stream"], "recording", True
         yield  # an error leaves both
         state["stream"], state["records"] = before, False
