@@ -90,10 +90,8 @@ def check(plain: dict[str, Any], count: int) -> Callable[..., Callable[[], None]
     }
     wrong = anywhere if graphs is not None else batched | anywhere
     if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
-        agents = (
-            "any agent" if graphs is not None else f"{', '.join(ALGORITHMS)} with feed-forward networks of ours in "
-        )
-        agents += "" if graphs is not None else "float32, no compile, guard.non_finite=error"
+        ours = "feed-forward networks of ours in float32, no compile, guard.non_finite=error"
+        agents = "any agent" if graphs is not None else f"{', '.join(ALGORITHMS)} with {ours}"
         raise ConfigError(
             f"seeds: runs in one process on this device cannot have {', '.join(refused)}; allowed are {agents}, "
             "collector=default, and loggers without services; -m seed=0,1,... trains any runs one after the other"
