@@ -351,7 +351,8 @@ class Agent(ABC):
                 raise ConfigError(
                     "agent.normalize_observations needs agent.inputs=raw in a world that scales its own inputs"
                 )
-            self.normalizer = ObservationNormalizer(interface.observation).to(device)
+            masks = {encoder.mask for encoder in (config.encoders or {}).values() if encoder.mask is not None}
+            self.normalizer = ObservationNormalizer(interface.observation, masks).to(device)
             self.networks["normalizer"] = self.normalizer
             if interface.privileged is not None:
                 self.critic_normalizer = ObservationNormalizer(interface.privileged).to(device)

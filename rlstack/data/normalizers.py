@@ -5,7 +5,7 @@ They change only by ``update``: acting and evaluating leave them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -94,16 +94,17 @@ class ObservationNormalizer(nn.Module):
 
     Args:
         observation: spec of a single observation.
+        masks: further leaves that stay, nested keys with dots: masks of sets, which encoders compare with 0.5.
     """
 
-    def __init__(self, observation: TensorSpec) -> None:
+    def __init__(self, observation: TensorSpec, masks: Collection[str] = ()) -> None:
         super().__init__()
         self._leaves: list[Any] = [None]
         specs = {None: observation}
         if isinstance(observation, Composite):
             specs = dict(observation.items(include_nested=True, leaves_only=True))
             self._leaves = list(specs)
-        self._leaves = [key for key in self._leaves if specs[key].dtype.is_floating_point]
+        self._leaves = [key for key in self._leaves if specs[key].dtype.is_floating_point and _name(key) not in masks]
         self._slots = "objects" in self._leaves and "mask" in specs
         if self._slots and "mask" in self._leaves:  # a mask of zeros and ones is floating-point, too
             self._leaves.remove("mask")
@@ -143,6 +144,10 @@ class ObservationNormalizer(nn.Module):
     def _scaled(values: Tensor, moments: Any) -> Tensor:
         mean, std = moments.mean.to(values.dtype), (moments.var + _EPS).sqrt().to(values.dtype)
         return ((values - mean) / std).clamp(-_CLIP, _CLIP)
+
+
+def _name(key: Any) -> str:
+    return ".".join(key) if isinstance(key, tuple) else str(key)
 
 
 class RewardScaler(nn.Module):

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from rlstack.adapters.arena.agents import load_statistics, statistics_to_json
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
 from tests.agents.arena_recordings import Recording
+from tests.agents.small_agents import Decisions, small
 from tests.exhaustive import recordings
 from tests.refusals import refused
 
@@ -65,7 +66,7 @@ def test_objects_share_statistics_of_their_filled_slots() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_masks_and_images_stay(dtype: torch.dtype) -> None:
+def test_masks_stay(dtype: torch.dtype) -> None:
     spec = {"objects": Unbounded((2, 1)), "mask": Bounded(0, 1, shape=(2,), dtype=torch.float32).to(dtype)}
     if dtype == torch.bool:
         spec["mask"] = Binary(2, dtype=torch.bool)
@@ -73,6 +74,27 @@ def test_masks_and_images_stay(dtype: torch.dtype) -> None:
     normalizer = ObservationNormalizer(Composite(spec))
     normalizer.update(data)
     assert torch.equal(normalizer(data)["mask"], data["mask"])
+
+
+def test_masks_that_encoders_read_stay() -> None:
+    spec = {"things": Unbounded((4, 2)), "inner": Composite({"present": Bounded(0, 1, shape=(4,))})}
+    encoder = {"kind": "set", "hidden": [8], "mask": "inner.present", "pool": "mean"}
+    env = Decisions(Composite(spec), Categorical(3, shape=()))
+    agent = small(env, name="dqn", normalize_observations=True, encoders={"things": encoder})
+    present = (torch.rand(50, 4) < 0.9).float()
+    data = TensorDict({"things": torch.randn(50, 4, 2), "inner": {"present": present}}, [50])
+    agent.normalizer.update(data)
+    assert torch.equal(agent.normalized(data)["inner", "present"], present)
+    empty = (present < 0.5).unsqueeze(-1)
+    assert empty.any()
+    values, others = (
+        agent.action_values(data.clone().set("things", things))
+        for things in (data["things"], data["things"] + 3 * empty)
+    )
+    assert torch.equal(values, others), "empty slots do not count"
+
+
+def test_images_stay() -> None:
     image = torch.randint(0, 255, (4, 3, 40, 40), dtype=torch.uint8)
     pictures = ObservationNormalizer(Bounded(0, 255, shape=(3, 40, 40), dtype=torch.uint8))
     pictures.update(image)
