@@ -52,6 +52,8 @@ class DDPGLoss(Loss):
             raise ValueError(f"one critic or two are needed, got {len(critics)}")
         self.add_network("critics", Critics(critics), target=not joint)
         self.joint = joint
+        if joint:
+            self.critics.eval()  # only a joint pass normalises by the batch
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty
 
     def target_action(self, following: TensorDictBase) -> Tensor:

@@ -102,6 +102,8 @@ class SACLoss(Loss):
         self.add_network("actor", actor, target=target_actor)
         self.add_network("critics", Critics(critics), target=joint_targets or not joint)
         self.joint, self.joint_targets = joint, joint_targets
+        if joint:
+            self.critics.eval()  # only a joint pass normalises by the batch
         dtype = next((parameter.dtype for parameter in actor.parameters()), None)
         self.add_network("temperature", Temperature(alpha, dtype))
         self.squash: Squash = squash

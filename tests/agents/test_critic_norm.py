@@ -49,6 +49,15 @@ def test_statistics_run_on_with_the_critics_loss_alone(name: str) -> None:
     assert not equal(before, statistics(agent))
 
 
+@pytest.mark.parametrize(("name", "norm"), [("td3", "batch"), ("sac", "batch"), ("sac", "batch_targets")])
+def test_predictions_of_an_agent_that_has_not_learned_yet_do_not_depend_on_the_batch(name: str, norm: str) -> None:
+    agent = small(plain(False), name=name, critic_norm=norm)  # as one that was restored
+    data, before = plain(False).experience(agent, 3, 8), copies(statistics(agent))
+    whole, part = agent.predicted_returns(data), agent.predicted_returns(data[:1])
+    torch.testing.assert_close(whole[:1], part)
+    assert equal(before, statistics(agent))
+
+
 def test_statistics_are_those_of_all_processes() -> None:
     agent = small(plain(False), name="td3", **NORM)
     agent.critic_optimizer.mean = lambda tensors: [torch.full_like(value, 0.5) for value in tensors]
