@@ -177,7 +177,8 @@ class ImageEncoder(Encoder):
         images = observation.reshape(-1, *(1, *self._shape)[-3:])
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
-        images = images.contiguous(memory_format=torch.channels_last)  # convolutions of a CPU are faster so
+        # Channels last in memory, where a CPU's convolutions are faster; vmap has no memory_format=channels_last.
+        images = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         if not images.is_floating_point():
             images = _as_numbers(images, self.head).div_(255)
         return self.head(self.convolutions(images)).view(*lead, -1)

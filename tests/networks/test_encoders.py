@@ -130,6 +130,21 @@ def test_the_channels_of_images_may_come_last() -> None:
     torch.testing.assert_close(last(images.permute(0, 1, 3, 4, 2)), first(images))
 
 
+@pytest.mark.parametrize("shape", [(3, 8, 9), (8, 9, 3), (8, 9)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_images_of_several_agents_are_encoded_as_one_batch(shape: tuple[int, ...], residual: bool) -> None:
+    """As the updates of runs with ``seeds`` are made."""
+    encoders = [ImageEncoder(shape, 4, residual, layer_norm=residual) for _ in range(2)]
+    images = torch.randint(0, 256, (2, 5, *shape), dtype=torch.uint8)
+    stacked, _ = torch.func.stack_module_state(encoders)
+
+    def encoded(parameters: dict[str, torch.Tensor], images: torch.Tensor) -> Any:
+        return torch.func.functional_call(encoders[0], parameters, images)
+
+    expected = torch.stack([encoder(own) for encoder, own in zip(encoders, images)])
+    torch.testing.assert_close(torch.vmap(encoded)(stacked, images), expected)
+
+
 @pytest.mark.parametrize("shape", [(3, 40, 44), (40, 44, 3), (40, 44), (7, 7, 3), (5, 6), (3, 1, 1)])
 def test_an_image_is_encoded_alike_alone_and_in_a_dict(shape: tuple[int, ...]) -> None:
     """Also a grey one, and one that is too small for the published convolutions."""
