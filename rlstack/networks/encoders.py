@@ -99,14 +99,14 @@ class Trunk(Encoder):
 
 
 class FlatEncoder(Encoder):
-    """Passes a vector ``[..., size]`` on unchanged; has no parameters."""
+    """Passes a vector ``[..., size]`` on unchanged, whole numbers and flags as floating-point; has no parameters."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.out_features = size
 
     def forward(self, observation: Tensor) -> Tensor:
-        return observation
+        return observation if observation.is_floating_point() else observation.to(torch.get_default_dtype())
 
 
 def is_image(observation: TensorSpec) -> bool:

@@ -18,7 +18,7 @@ from rlstack.config import ConfigError
 from rlstack.config.options import EncoderConfig
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ImageEncoder, KeyedEncoder, ObjectSetEncoder, build_encoder, mlp
-from tests.agents.small_agents import Decisions, small
+from tests.agents.small_agents import Decisions, learn, small
 from tests.refusals import refused
 
 
@@ -103,6 +103,18 @@ def test_build_encoder_fits_the_spec() -> None:
     assert plain(observations(4)).shape == (4, plain.out_features) == (4, 10 + 15)
     scaled = build_encoder(structured(), Doubled, 10, [3])
     assert scaled(observations(2, 3)).shape == (2, 3, scaled.out_features) == (2, 3, 10 + 15)
+
+
+@pytest.mark.parametrize("spec", [Binary(3, dtype=torch.bool), Bounded(0, 9, shape=(3,), dtype=torch.int64)])
+@pytest.mark.parametrize("name", ["dqn", "iqn", "ppo"])
+def test_vectors_of_whole_numbers_and_flags_are_learned_from(name: str, spec: TensorSpec) -> None:
+    env = Decisions(spec, Categorical(4, shape=()))
+    agent = small(env, name=name)
+    learn(agent, env)
+    seen, policy = env.draw(5), agent.policy(explore=False)
+    network = agent.actor if name == "ppo" else agent.action_values
+    torch.testing.assert_close(network(seen["observation"]), network(seen["observation"].float()))
+    assert policy(seen)["action"].shape == (5,)
 
 
 def test_any_other_dict_is_flattened_in_the_order_of_its_keys() -> None:
