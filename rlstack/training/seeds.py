@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstack.config import ConfigError, build
-from rlstack.runs.run_directory import CONFIG, make_first_free, make_folder, removed_if_empty
+from rlstack.runs.run_directory import CONFIG, RunDirectory, make_first_free, make_folder, removed_if_empty
 
 from . import run as runs
 from .config import TrainConfig, with_length
@@ -132,6 +132,8 @@ def found_in(folder: str | Path | None) -> list[str]:
 def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[Path]:
     """Trains several runs together; returns their folders.
 
+    Runs to resume that are complete stay as they are, unless all are.
+
     Args:
         plains: the configuration of each; they differ in seed and folder.
         hooks: hooks that take part in every run.
@@ -141,19 +143,35 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
         RunError: a run cannot continue; the others have gone on to their end.
         KeyboardInterrupt: Ctrl-C, after a checkpoint of each run.
     """
+    folders = [Path(plain["resume"] or plain["run_dir"]) for plain in plains]
+    if left := [plain for plain in plains if not _is_complete(plain)]:
+        plains = left
     lane = check(plains[0], len(plains))
     if lane is None:  # all updates are batched, so that none is compiled
         plains = [{**plain, "compile": False, "cudagraphs": False} for plain in plains]
     group = _Group(len(plains), lane)
 
-    def one(number: int) -> Path:
+    def one(number: int) -> None:
         with runs.begun(plains[number], [*hooks, _Joins(group, number)]) as training:
             training.execute()
-        return training.run.path
 
-    folder = Path(plains[0]["run_dir"] or plains[0]["resume"]).parent
+    folder = folders[0].parent
     with removed_if_empty(folder), group.interruptible(folder):
-        return group.run(one)
+        group.run(one)
+    return folders
+
+
+def _is_complete(plain: dict[str, Any]) -> bool:
+    """Returns whether a run to resume has reached its end, or the frame to stop at."""
+    config = build(TrainConfig, with_length(plain))
+    if config.resume is None:
+        return False
+    run = RunDirectory.open(config.resume)
+    try:
+        run.check_unfinished(config.total_frames, min(config.total_frames, config.until or config.total_frames))
+    except ConfigError:
+        return True
+    return False
 
 
 @dataclass(eq=False)

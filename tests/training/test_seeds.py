@@ -105,6 +105,18 @@ def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp
     assert rlstack.verify(run, quiet=True).equal
 
 
+def test_a_folder_goes_on_with_the_runs_that_are_not_complete(tmp_path: Path) -> None:
+    """Others may be: a run can go on alone, and Ctrl-C may come while the last of them are evaluated."""
+    first, second = (run.path for run in train("ppo", tmp_path, "seeds=2", "total_frames=64", "until=32").runs)
+    rlstack.train(f"resume={first}", "until=null", quiet=True)
+    complete = checkpoint_file(first, "latest").read_bytes()
+    resumed = rlstack.train(f"resume={tmp_path}", "until=null", quiet=True)
+    assert [run.path for run in resumed.runs] == [first, second] and not math.isnan(resumed.score)
+    assert checkpoint_file(first, "latest").read_bytes() == complete
+    assert checkpoint_file(second, "latest").stem == "checkpoint_000000000064"
+    refused(ConfigError, "resume: the run is complete .64 frames.; .*", rlstack.train, f"resume={tmp_path}", quiet=True)
+
+
 class _Interrupts(Hook):
     """Ctrl-C in the first batch of the first run, before the others have begun."""
 
