@@ -18,7 +18,8 @@ from rlstack.data.recordings import continuous, episode_lengths
 from rlstack.envs.foundation.packages import needs
 from rlstack.files.safe_load import first_line
 
-_NAME = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
+_NAME = re.compile(r"(?:[\w-][\w/-]*[\w-]/)?[\w-]+-v\d+")
+"""Names that Minari takes; it finds out about others only when it has made the folder of the dataset."""
 
 
 def _minari() -> Any:
