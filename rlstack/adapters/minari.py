@@ -43,13 +43,12 @@ def read_dataset(name: str) -> dict[str, Any]:
     try:
         folder = Path(name) / "data"
         dataset = minari.MinariDataset(folder) if folder.is_dir() else minari.load_dataset(name)
-        episodes = list(dataset.iterate_episodes())
-    except Exception as error:  # Minari and HDF5 raise all sorts
+        parts = [_transitions(episode) for episode in dataset.iterate_episodes()]
+    except Exception as error:  # Minari and HDF5 raise all sorts, and tuples of observations make no array
         reason = f"{first_line(error)}; `minari list local` shows what is here"
         raise ConfigError(f"minari:{name} cannot be read ({reason})") from None
-    if not episodes:
+    if not parts:
         raise ConfigError(f"minari:{name} holds no episodes")
-    parts = [_transitions(episode) for episode in episodes]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 

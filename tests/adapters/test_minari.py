@@ -85,13 +85,22 @@ def test_a_dataset_of_minaris_own_is_data(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_or_written_is_told_in_one_line(vessels: tuple[Any, Interface]) -> None:
+    from minari.data_collector import EpisodeBuffer
+
     data, interface = vessels
     with pytest.raises(ConfigError, match=r"^data: minari:toys/none-v0 cannot be read \(.*minari list local"):
         read_recorded("minari:toys/none-v0", interface)
-    for name in ("half", "h/half-v0", "mari.nav/half-v0", "marinenav/half.2-v0", "/half-v0"):  # Minari refuses them late
+    for name in ("half", "h/half-v0", "mari.nav/half-v0", "marinenav/half.2-v0", "/half-v0"):
         refused(ConfigError, "is not the name of a dataset", write_recorded, f"minari:{name}", data, interface)
     write_recorded(f"minari:{NAME}", data, interface)
     refused(ConfigError, "is there already", write_recorded, f"minari:{NAME}", data, interface)
     refused(ConfigError, r"neither a file episodes.npz nor minari:", write_recorded, "episodes.csv", data, interface)
+    seen = (np.zeros((3, 2), np.float32), np.zeros((3, 1), np.float32))
+    episode = EpisodeBuffer(0, None, None, seen, np.zeros(2, int), [0.0, 0.0], [False, True], [False, False])
+    pair = spaces.Tuple(spaces.Box(0, 1, (size,), np.float32) for size in (2, 1))
+    minari.create_dataset_from_buffers(
+        "toys/pairs-v0", [episode], observation_space=pair, action_space=spaces.Discrete(2)
+    )
+    refused(ConfigError, "minari:toys/pairs-v0 cannot be read", read_recorded, "minari:toys/pairs-v0", interface)
     data["observation", "self"][1] += 1
     refused(ConfigError, "these are single transitions", write_recorded, "minari:toys/other-v0", data, interface)
