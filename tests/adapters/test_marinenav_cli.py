@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,6 @@ from rlstack.config.errors import RunError
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
-from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from tests.envs.marinenav.recorded import load_json
 from tests.exhaustive import exhaustive
@@ -459,20 +459,27 @@ def test_of_a_grid_only_some_trials_imitate(cloning: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_cloning_is_done_anew(cloning: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two trials is interrupted and resumed, and ends like the first."""
+@pytest.mark.parametrize(
+    ("place", "calls"),  # of the first trial, which then also plays the beginnings of its episodes
+    [("rlstack.training.imitation.clone", 1), ("rlstack.adapters.marinenav.__main__.play_episodes", 2)],
+)
+def test_an_interrupted_cloning_goes_on_to_the_same_end(
+    place: str, calls: int, cloning: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two trials is interrupted while it learns, or is evaluated, and ends like the first."""
+    work, done = pkgutil.resolve_name(place), []
 
-    def interrupted(self: Imitation, agent: Any) -> dict[str, float]:
-        if not CheckpointStore(trials(cloning)[0] / "checkpoints").latest():
-            return learn(self, agent)
-        raise KeyboardInterrupt
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        done.append(place)
+        return work(*arguments, **options)
 
-    learn = Imitation.learn
-    monkeypatch.setattr(Imitation, "learn", interrupted)
+    monkeypatch.setattr(place, interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["-C", write_cloning(cloning, seed=[9, 9]), "-I", "evaluations_example.npz"])
     assert stopped.value.code == 130
-    monkeypatch.setattr(Imitation, "learn", learn)
+    monkeypatch.setattr(place, work)
     straight, other = trials(cloning)
     assert not (other / "evaluations.npz").exists()
     before = (straight / "metrics.csv").read_bytes()

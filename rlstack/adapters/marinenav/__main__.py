@@ -212,8 +212,13 @@ class PublishedFiles(Hook):
         file = training.run.path / EVALUATIONS
         if training.frames and file.exists():
             self.evaluations = read_evaluations(file)  # those of a future left behind go when the next is added
-        elif not training.frames:
+        elif not (training.frames or self._cloned(training)):
             take_over(self.trial, training.agent, training.env)
+
+    @staticmethod
+    def _cloned(training: Training) -> bool:
+        imitation = training.hook(Imitation)
+        return imitation is not None and imitation.done
 
     def on_start(self, training: Training) -> None:
         """Writes the episodes with the beginnings of histories that the published trainer writes and ignores."""
@@ -335,10 +340,12 @@ def resumable(path: Path) -> list[Path]:
         raise ConfigError(f"{path}: neither a trial's folder nor one of trials, there is no {TRIAL}")
     left = []
     for file in files:
-        (trial,), latest = read_trials(file), RunDirectory(file.parent).checkpoints.latest()
-        # Cloning ends with its first checkpoint.
+        (trial,), run = read_trials(file), RunDirectory(file.parent)
+        latest = run.checkpoints.latest()
+        frames = -1 if latest is None else int(latest.stem.rpartition("_")[2])
+        # Cloning ends with its first checkpoint, and the evaluation after it.
         enough = 0 if trial.imitation_learning else trial.total_timesteps
-        if latest is None or int(latest.stem.rpartition("_")[2]) < enough:
+        if frames < enough or not run.evaluation(frames).is_file():
             RunDirectory.open(file.parent).read_config()
             left.append(file.parent)
     if not left:
