@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
+from torchrl.data import Composite
 from torchrl.envs import EnvBase
 from torchrl.objectives.common import LossModule
 
@@ -81,7 +82,7 @@ def imitate(
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices
-    that agree) or ``imitation/error`` (root mean square difference of actions in [-1, 1]).
+    that agree) or ``imitation/error`` (root mean square difference of actions in [-1, 1]), of hybrid actions both.
 
     Raises:
         ConfigError: the expert or the data do not fit, or the agent cannot imitate.
@@ -161,12 +162,16 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
             action = policy(sample).get(key, None)
     except Exception as error:  # a policy from elsewhere may raise anything
         raise ConfigError(f"{who} does not fit the env: {first_line(error)}") from error
-    if not isinstance(action, Tensor):
-        raise ConfigError(f"{who} gives no action")
-    if action.shape != spec.shape or action.is_floating_point() != spec.dtype.is_floating_point:
-        offered = f"{action.dtype} of shape {list(action.shape)}"
-        raise ConfigError(f"{who}: actions are {offered}, the env takes {spec.dtype} of shape {list(spec.shape)}")
-    check_bounds(action, interface.action, who)
+    parts: list[tuple[Any, Any, Any]] = [(action, spec, interface.action)]
+    if isinstance(spec, Composite) and isinstance(action, TensorDictBase):
+        parts = [(action.get(name, None), leaf, interface.action[name]) for name, leaf in spec.items()]
+    for part, leaf, single in parts:
+        if not isinstance(part, Tensor):
+            raise ConfigError(f"{who} gives no action of the env's kind")
+        if part.shape != leaf.shape or part.is_floating_point() != leaf.dtype.is_floating_point:
+            offered = f"{part.dtype} of shape {list(part.shape)}"
+            raise ConfigError(f"{who}: actions are {offered}, the env takes {leaf.dtype} of shape {list(leaf.shape)}")
+        check_bounds(part, single, who)
     forget = getattr(policy, "reset", None)
     if callable(forget):  # recurrent policies
         forget()
@@ -206,19 +211,23 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
 @torch.no_grad()
 def _judged(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
     """Returns the loss on the held-out data, and how well greedy acting agrees with them."""
-    policy, choices = agent.policy(explore=False), agent.interface.choices
-    loss, size, total, count = 0.0, 0, 0.0, 0
+    policy, interface = agent.policy(explore=False), agent.interface
+    loss, size, squares, agreed, count, numbers, width = 0.0, 0, 0.0, 0.0, 0, 0, 0
     for part in counted(recorded.held_out(), "measuring", "parts"):
         size += recorded.size(part)
         loss += float(_loss(agent, part)[0]) * recorded.size(part)
         action, wanted = recorded.greedy(policy, part)
-        count += len(wanted)
-        if choices is None:
-            total += float((action - wanted).square().sum()) / action.shape[-1]
-        else:
-            total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
-    name, agreement = ("error", (total / count) ** 0.5) if choices is None else ("accuracy", total / count)
-    return {"imitation/held_out": loss / size, f"imitation/{name}": agreement}
+        action, wanted = (part.reshape(len(wanted), -1) for part in (action, wanted))
+        count, width = count + len(wanted), wanted.shape[-1]
+        numbers = interface.hybrid.numbers if interface.hybrid else 0 if interface.choices else width
+        squares += float((action - wanted)[:, :numbers].square().sum())
+        agreed += float((action == wanted)[:, numbers:].all(-1).sum())
+    judged = {"imitation/held_out": loss / size}
+    if numbers < width:
+        judged["imitation/accuracy"] = agreed / count
+    if numbers:
+        judged["imitation/error"] = (squares / numbers / count) ** 0.5
+    return judged
 
 
 def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
@@ -471,9 +480,10 @@ class Imitation(Hook):
             self.done = True
             training.ranks.attach(training.agent, self._config.seed)
             training.log(metrics)
-            kind = "accuracy" if "imitation/accuracy" in metrics else "error"
-            held_out, score = metrics["imitation/held_out"], metrics[f"imitation/{kind}"]
-            training.event(f"imitation: held-out loss {held_out:.4g}, {kind} {score:.3f}")
+            held_out = metrics["imitation/held_out"]
+            kinds = [kind for kind in ("accuracy", "error") if f"imitation/{kind}" in metrics]
+            agreement = ", ".join(f"{kind} {metrics[f'imitation/{kind}']:.3f}" for kind in kinds)
+            training.event(f"imitation: held-out loss {held_out:.4g}, {agreement}")
             training.save()  # the evaluation that follows may take long
         (judged,) = training.ranks.of_first(bool(training.best_rank))
         if judged:

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
-from torchrl.data import Bounded, MultiCategorical
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical
 
 import rlstack
 from rlstack import envs
@@ -97,6 +97,23 @@ def test_several_choices_are_cloned() -> None:
         return torch.stack(((observation[..., 3] > 0).long(), choose(observation)), -1)
 
     assert rlstack.imitate(agent, env, scripted(both, env), **SETTINGS)["imitation/accuracy"] > 0.88
+
+
+def test_numbers_and_choices_are_cloned_together() -> None:
+    env = Noise(5, Composite(pick=Categorical(3), turn=WIDE), num_worlds=16)
+    agent = agent_for("ppo", env)
+
+    def both(observation: Tensor) -> TensorDict:
+        return TensorDict({"pick": choose(observation), "turn": steer(observation)}, observation.shape[:-1])
+
+    metrics = rlstack.imitate(agent, env, scripted(both, env), **SETTINGS | {"epochs": 20})
+    fresh = torch.randn(500, 5)
+    acted, wanted = act(agent, fresh), both(fresh)
+    accuracy = (acted["pick"] == wanted["pick"]).float().mean()
+    error = (acted["turn"] - wanted["turn"]).square().mean().sqrt() / 4  # in [-1, 1]
+    assert accuracy > 0.85 and error < 0.15
+    assert metrics["imitation/accuracy"] == pytest.approx(float(accuracy), abs=0.1)
+    assert metrics["imitation/error"] == pytest.approx(float(error), abs=0.03)
 
 
 # -- what else it does to an agent -------------------------------------------------------------------------------
