@@ -25,6 +25,7 @@ class Hold(NamedTuple):
     distance: Tensor  # [2, n, W]
     inside: Tensor  # [2, n, W] bool
     contested: Tensor  # [W] bool: both teams are inside
+    within: Tensor  # [2, n, W] bool: where it stands or fell is in the zone
     tick: Tensor  # [2, W] share of a full score that a team gets
     control: Tensor  # [2, W] -1 to 1, difference of tonnage inside over its sum
 
@@ -33,14 +34,15 @@ def hold(state: State, tables: Tables) -> Hold:
     """Measures control and score: all of it for a team alone, otherwise a quarter plus a share by margin of tonnage."""
     away = state.zone[:2, None, None] - state.position[:2]
     distance = away.square().sum(0).sqrt()
-    inside = state.alive & (distance <= state.zone[2]) & (state.position[2] <= rules.ZONE_HEIGHT)
+    within = (distance <= state.zone[2]) & (state.position[2] <= rules.ZONE_HEIGHT)
+    inside = state.alive & within
     weight = (inside * tables.tonnage).sum(1)
     other = weight.flip(0)
     inhabited = weight > 0
     contested = inhabited[0] & inhabited[1]
     control = (weight - other) / (weight + other).clamp_min(1.0)
     shared = 0.25 + 0.75 * control.clamp_min(0.0)
-    return Hold(away, distance, inside, contested, torch.where(contested, shared, inhabited), control)
+    return Hold(away, distance, inside, contested, within, torch.where(contested, shared, inhabited), control)
 
 
 # -- the terms -----------------------------------------------------------------------------------------------------
@@ -57,7 +59,10 @@ TERMS: dict[str, float] = {
     "outcome": 0.0,  # 1 for the winning team, -1 for the other, at the end
     "shutdown": 0.0,  # each time it overheats
 }
-"""Weight of each term. In a contested zone damage, kills and assists count twice, deaths half."""
+"""Weight of each term. In a contested zone damage, kills and assists count twice, deaths half.
+
+Who dies in the zone counts as inside for the deaths of that decision, its own and others'.
+"""
 
 
 def make_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
@@ -86,7 +91,9 @@ def judge(tally: Tally, before: Tensor, now: Hold, winner: Tensor, was_alive: Te
     inside = now.inside.to(kind)
     stands = now.inside & now.contested
     double = inside.new_ones(()) + stands
-    half = double.reciprocal()
+    stood = now.within & was_alive
+    fell = stood & stood.any(1, keepdim=True).flip(0)  # who has died is not inside any more
+    half = (fell.new_ones((), dtype=kind) + fell).reciprocal()
     mates = inside.sum(1, keepdim=True) - inside
     nearer = (before - now.distance) / MAP * torch.pow(0.5, mates)
     side = torch.stack((winner, -winner))[:, None].expand_as(inside)

@@ -153,6 +153,21 @@ def test_a_contested_zone_is_shared_by_weight() -> None:
     assert (medium - 3 * 0.25).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize(("place", "cost"), [(0.0, -0.5), (12.0, -1.0)])
+def test_a_death_in_a_contested_zone_costs_half(place: float, cost: float) -> None:
+    env = build(2, opponent="policy", reward_scale=1.0)
+    root = env.reset()
+    state = env.worlds.state
+    for team, side in ((0, -2.0), (1, 2.0)):  # only these two are in the zone, or both are outside
+        state.position[:2, team, 1] = state.zone[:2] + torch.tensor([[side], [place]])
+        state.yaw[team, 1] = 0.0 if team == 0 else torch.pi
+    state.hp[1, 1] = 10.0
+    state.sight.fill_(1.0)
+    act(env, root, primary=1)
+    assert (env.worlds.state.hp[1, 1] <= 0).all()
+    assert (env.worlds.terms[list(TERMS).index("death"), 1, 1] == cost).all()
+
+
 def test_time_truncates_and_the_score_decides() -> None:
     env = build(3, opponent="policy", max_steps=4)
     root = env.reset()
