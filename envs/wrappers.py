@@ -227,6 +227,11 @@ class ActionRepeat(Wrapper):
         self.repeats = repeats
         self.reward_spec = _mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
+        self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    def tell(self, half_worlds: Tensor, exact: Tensor, counts: Tensor | None = None) -> None:
+        """See :meth:`~rlstack.envs.world.WorldHooks.tell`; the choices are taken as often as the actions."""
+        self._told.append((half_worlds, exact, counts))
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any] | None:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`; it records while this world exists."""
@@ -236,12 +241,12 @@ class ActionRepeat(Wrapper):
         return made
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        outcome = self.inner._advance(tensordict)
+        outcome = self._advance_once(tensordict)
         for _ in range(self.repeats - 1):
             for recorder in _RECORDERS.get(self, ()):
                 recorder.add(outcome.get("done")[:, 0])
             # The later step does not count for worlds, and agents, that have ended.
-            first, later = outcome, self.inner._advance(tensordict)
+            first, later = outcome, self._advance_once(tensordict)
             outcome = _first_where(first.get("done"), first, later)
             agents = first.get(GROUP, None)
             if agents is not None and "done" in agents.keys():  # noqa: SIM118
@@ -257,8 +262,14 @@ class ActionRepeat(Wrapper):
                 for flag in (first.get("done"), first.get((*group, "done"), None)):
                     more = more if flag is None else more.masked_fill(_aligned(flag, more), 0)
                 outcome.set(key, first.get(key) + more)
+        self._told.clear()
         self._kept = outcome.select(*self._root_keys)
         return outcome
+
+    def _advance_once(self, tensordict: TensorDictBase) -> TensorDict:
+        for told in self._told:
+            self.inner.tell(*told)
+        return self.inner._advance(tensordict)
 
     def _first_kept(self) -> TensorDict:
         return self.inner._current()

@@ -111,6 +111,22 @@ def test_bots_play_as_the_world_plays_them() -> None:
     assert torch.equal(env.orders.permute(3, 0, 1, 2).flatten(0, 1), written)
 
 
+def test_exact_orders_are_repeated_like_actions() -> None:
+    env: Any = envs.make("echelon", num_worlds=2, blue=1, red=1, opponent="policy", maps=2, action_repeat=3)
+    root = env.reset()
+    medium, orders = 1, torch.zeros(1, 10, 5)
+    orders[0, 3] = 0.3  # yaw, which is no bin
+    before = env.innermost.worlds.state.yaw[0, medium].clone()
+    env.tell(torch.tensor([0]), orders)  # blue of the first world
+    root["agents", "action"] = env.full_action_spec["agents", "action"].zero()
+    root["agents", "action"][..., 3] = 3  # straight on
+    for _ in range(2):  # only the first time is it told anything
+        env.step(root)
+        turned = env.innermost.worlds.state.yaw[0, medium] - before
+        # 1 rad/s, in 3 decisions of 0.25 s
+        torch.testing.assert_close(turned, torch.tensor([0.3 * 0.75, 0.0]), rtol=0, atol=1e-5)
+
+
 def test_random_actions_of_the_learning_side_are_legal() -> None:
     options = {"num_worlds": 8, "blue": 2, "red": 2, "actions": "multi", "maps": 4}
     env: Any = envs.make("echelon", **options, opponents={"players": ["random"]})
