@@ -69,7 +69,8 @@ class Rocket(World):
         observation: form of the observation: ``"rlbot180"`` or ``"compact"``.
         actions: form of the actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
         rewards: set of reward terms: ``"sparse"``, ``"dense"`` or ``"hybrid"``; see :mod:`rlstack.envs.rocket.rewards`.
-        reward_weights: weights of single terms, in place of the set's.
+        reward_weights: weights of single terms, in place of the usual ones; the set's factor of a term's group still
+            counts, so that terms of a group that the set lacks stay without effect.
         kick_offs, random_states, aerials: weights of the three kinds of initial states.
         max_seconds: time in s after which an episode is truncated.
         idle_seconds: time in s without a touch of the ball after which an episode is truncated.
