@@ -611,7 +611,7 @@ class World(WorldHooks, EnvBase):
     def share(self, first: int, all_worlds: int, seed: int) -> None:
         """Makes these the worlds from number ``first`` on of ``all_worlds`` divided among several processes.
 
-        Their random numbers differ from those of the other processes' worlds.
+        Their random numbers differ from those of the other processes' worlds, and of worlds of other seeds.
 
         Args:
             first: number of the first of these worlds.
@@ -619,7 +619,7 @@ class World(WorldHooks, EnvBase):
             seed: seed of all worlds.
         """
         self.all_worlds = all_worlds
-        self._set_seed(seed + first)
+        self._set_seed(seed_of_share(first, seed))
 
     def set_stage(self, stage: int) -> None:
         """See :meth:`WorldHooks.set_stage`."""
@@ -664,6 +664,11 @@ class World(WorldHooks, EnvBase):
 
     @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def seed_of_share(first: int, seed: int) -> int:
+    """Returns the seed of the worlds from number ``first`` on of all; that of the first is the seed of all."""
+    return int(np.random.SeedSequence((seed, first)).generate_state(1)[0]) if first else seed
 
 
 class ForeignWorld(World):

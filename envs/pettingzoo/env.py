@@ -24,7 +24,7 @@ from ..foundation.packages import imported, needs, place_in_users_code
 from ..foundation.processes import EnvironmentFailed
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
-from ..world import GROUP, ForeignWorld, flag_spec
+from ..world import GROUP, ForeignWorld, flag_spec, seed_of_share
 
 _ENDS = ("done", "terminated", "truncated")
 
@@ -150,7 +150,7 @@ class PettingZoo(ForeignWorld):
 
     def share(self, first: int, all_worlds: int, seed: int) -> None:
         """See :meth:`World.share`; the seeds of episodes come from a generator, which needs a seed of its own."""
-        super().share(first, all_worlds, seed + first)
+        super().share(first, all_worlds, seed_of_share(first, seed))
 
     def _restart_each(self, seeds: list[int]) -> None:
         self._begin(range(self.num_worlds), seeds)

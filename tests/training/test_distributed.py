@@ -116,6 +116,8 @@ def test_other_worlds_have_random_numbers_of_their_own() -> None:
         world.share(2 * index, 4, seed=4)
     one, other = (world.reset()["agents", "observation", "self"] for world in worlds)
     assert not torch.equal(one, other)
+    whole = envs.make("marinenav", num_worlds=2, seed=6)  # of another run, whose seed is by as much greater
+    assert not torch.equal(whole.reset()["agents", "observation", "self"], other)
     worlds[0].rollout(3)
     assert worlds[0].total_steps == 3 * 4  # a schedule by steps counts those of all
 
