@@ -96,7 +96,9 @@ class _Callbacks(Hook):
 
 def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) -> bool:
     numbers = {name: float(value) for name, value in metrics.items()}
-    return callback(training.frames, numbers, training.agent) is False
+    answer = callback(training.frames, numbers, training.agent)
+    is_truth = "bool" in str(getattr(answer, "dtype", ""))  # of NumPy or torch
+    return answer is False or (is_truth and not answer)
 
 
 def run(cfg: DictConfig) -> float:

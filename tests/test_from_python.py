@@ -99,6 +99,12 @@ def test_a_callback_that_returns_false_ends_the_run_with_a_checkpoint(event: str
     assert rlstack.train(resume=done.path, quiet=True).load().frames == 128
 
 
+@pytest.mark.parametrize("kind", [np.bool_, torch.tensor])
+def test_false_of_numpy_or_torch_ends_the_run_too(kind: Any) -> None:
+    done = rlstack.train(*CARTPOLE_RUN, quiet=True, on_evaluation=lambda frames, *_: kind(frames < 64))
+    assert done.load().frames == 64
+
+
 def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
     def fail(*_: Any) -> None:
         raise LookupError("mine")
