@@ -398,7 +398,8 @@ class MetricLogger:
     def log(self, frames: int, metrics: Mapping[str, Any]) -> None:
         """Records metrics ``group/name`` measured at ``frames``.
 
-        Values are numbers, or one-element tensors and arrays, which are read once (waiting for a GPU).
+        Values are numbers, or one-element tensors and arrays, which are read once (waiting for a GPU). True and False
+        are recorded as 1 and 0.
 
         Raises:
             ValueError: a name has no group, or a value is not a single number.
@@ -409,8 +410,8 @@ class MetricLogger:
             if "/" not in name:
                 raise ValueError(f"metric {name!r}: expected a name of the form group/name")
             try:
-                values[name] = value if type(value) in (int, float) else value.item()
-            except (AttributeError, RuntimeError, ValueError) as error:
+                values[name] = 0 + (value.item() if hasattr(value, "item") else value)
+            except (AttributeError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"metric {name!r}: expected one number, got {value!r}") from error
         self._tell(lambda sink: sink.log(int(frames), values))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -99,6 +100,14 @@ def test_what_is_no_metric_is_named(tmp_path: Path, name: str, value: Any) -> No
     with MetricLogger(tmp_path, logger_config()) as logger:
         refused(ValueError, f"metric '{name}'", logger.log, 1, {name: value})
         assert table(tmp_path) == [["frames"]]
+
+
+@pytest.mark.parametrize("truth", [True, np.True_, torch.tensor(True), torch.tensor([True])])
+def test_truths_are_ones_in_a_table_that_can_be_continued(truth: Any, tmp_path: Path) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        logger.log(1, {"a/x": truth})
+        logger.log(2, {"a/later": 0.5})  # the table is read, as by a resumed run
+    assert table(tmp_path) == [["frames", "a/x", "a/later"], ["1", "1", ""], ["2", "", "0.5"]]
 
 
 def test_a_tensor_is_read_once_for_all_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
