@@ -32,7 +32,7 @@ class Hook:
     same tensors, so a hook copies what it keeps.
 
     Attributes:
-        name: key of the hook's state in checkpoints, not one of the run's own; empty for a hook without state.
+        name: key of the hook's state in checkpoints, not one of the run's own; empty for a hook without ``state_dict``.
 
     Example:
         >>> class EarlyStop(Hook):

@@ -140,8 +140,12 @@ def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
         own: the user's hooks.
 
     Raises:
-        ValueError: two hooks have the same name.
+        ValueError: two hooks have the same name, or one of the user's has a state and no name to save it under.
     """
+    for hook in own:
+        nameless = not hook.name and type(hook).state_dict is not Hook.state_dict
+        if nameless and not type(hook).__module__.startswith("rlstack."):
+            raise ValueError(f"hooks: {type(hook).__name__} has a state_dict, give it a name to be saved under")
     names = [*OWN_STATE, *(hook.name for hook in own if hook.name)]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise ValueError(f"hooks: the name {twice[0]!r} is taken")

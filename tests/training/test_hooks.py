@@ -143,3 +143,10 @@ def test_a_name_that_a_checkpoint_has_already_is_refused(name: str, tmp_path: Pa
     hook = Hook()
     hook.name = name
     refused(ValueError, f"hooks: the name {name!r} is taken", training, tmp_path / "run", hook)
+
+
+def test_a_state_without_a_name_that_no_checkpoint_would_hold_is_refused(tmp_path: Path) -> None:
+    hook = Counter()
+    hook.name = ""
+    told = "hooks: Counter has a state_dict, give it a name to be saved under"
+    refused(ValueError, told, training, tmp_path / "run", hook)
