@@ -196,9 +196,9 @@ def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollou
     collector = make_collector(env, policy, CHUNK)
     batches = iter(collector)
     while ended < EPISODES and len(parts) * CHUNK < MOST_STEPS:
-        parts.append(flatten_agents(next(batches), group))
-        ended += int(parts[-1].get(("next", "done")).sum())
-        if time.perf_counter() - began > seconds or len(parts) * parts[-1].bytes() > _MOST_BYTES:
+        parts.append(part := flatten_agents(next(batches), group))
+        ended += int((part.get(("next", "done"))[..., 0] & part.get("active")).sum())  # absent agents stay done
+        if time.perf_counter() - began > seconds or len(parts) * part.bytes() > _MOST_BYTES:
             break
     collector.shutdown(close_env=False)
     return Rollout(torch.cat(parts, 1))

@@ -25,6 +25,7 @@ from rlstack.diagnostics import checks
 from rlstack.diagnostics.checks import paired
 from rlstack.diagnostics.evidence import (
     Evidence,
+    EPISODES,
     greedy_normalizes,
     no_effect,
     play,
@@ -203,6 +204,13 @@ def test_whether_the_greedy_policy_normalizes(forgets: bool) -> None:
 
 
 # -- checks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rollout_goes_on_until_enough_agents_have_ended_not_until_they_have_been_absent() -> None:
+    """Agents that have left stay done, as long as the others of their world go on."""
+    env = envs.make("marinenav", num_worlds=16, max_steps=30)
+    rollout = play(env, env.rand_action, "agents", 20.0)
+    assert len(rollout.episodes) >= EPISODES
 
 
 @pytest.mark.parametrize(
