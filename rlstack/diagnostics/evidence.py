@@ -25,6 +25,7 @@ from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.work import counted
 from rlstack.losses.ppo import estimate
 from rlstack.networks import actors
+from rlstack.networks.distributions import legal
 from rlstack.networks.own import OwnGaussianActor
 from rlstack.runs.checkpoint import CheckpointError, read_checkpoint
 from rlstack.runs.loading import LoadedRun, load
@@ -313,14 +314,16 @@ def _set_up(evidence: Evidence) -> dict[str, Any]:
         first, then = float(schedule(0)), float(schedule(int(known["begins_at"])))
         if name.startswith(("lr", "epsilon")) and known["begins_at"] and first > 0 and then < 0.06 * first:
             known |= {"schedule": name, "schedule_first": first, "schedule_then": then, "schedule_left": then / first}
-    steps, total = evidence.option("steps_per_batch"), float(evidence.config.get("total_frames") or 0)
-    if agent.replay is not None and agent.updates:
+    collector, total = evidence.config.get("collector") or {}, float(evidence.config.get("total_frames") or 0)
+    steps = collector.get("steps_per_batch", evidence.option("steps_per_batch"))
+    decisions = agent.interface.agents if collector.get("count") == "env_steps" else 1  # of a frame
+    if agent.replay is not None and agent.updates and evidence.config.get("data") is None:
         known["updates"] = agent.updates
-        known["drawn"] = agent.updates * float(evidence.option("batch_size", 1)) / max(frames, 1)
+        known["drawn"] = agent.updates * float(evidence.option("batch_size", 1)) / max(frames * decisions, 1)
     elif agent.replay is None and isinstance(steps, int) and total:
         known["size_name"] = "num_worlds" if "num_worlds" in env else "num_envs"
         known["worlds"] = worlds = int(env.get(known["size_name"]) or 1)
-        known |= {"batches": total / (steps * worlds * agent.interface.agents), "steps": steps}
+        known |= {"batches": total * decisions / (steps * worlds * agent.interface.agents), "steps": steps}
         known["fewer_worlds"] = max(worlds // 8, 1)
     return known
 
@@ -342,7 +345,7 @@ def _ends(evidence: Evidence) -> dict[str, Any]:
         if len(explored) >= 8 and sum(not episode.terminated for episode in explored) >= 0.95 * len(explored):
             known["cut_at"] = max(episode.length for episode in explored)
             known["cut_reach"] = known["cut_at"] / known["horizon"]
-    elif not any(terminated):
+    elif terminated and not any(terminated):
         known["unbounded"] = 1
     return known
 
@@ -358,15 +361,22 @@ def _rewards(evidence: Evidence) -> dict[str, Any]:
     return known
 
 
+def _masks(evidence: Evidence) -> Tensor | None:
+    """Returns the masks ``[N, choices]`` of the decisions at random and of the exploring policy, if there are any."""
+    rollouts = [part.sequences for part in (evidence.random, evidence.explored)]
+    masks = [part.get("action_mask", None) for part in rollouts]
+    if any(mask is None for mask in masks):
+        return None
+    return torch.cat([mask[part.get("active")] for mask, part in zip(masks, rollouts)]).bool()
+
+
 def _world(evidence: Evidence) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    allowed = [part.sequences.get("action_mask", None) for part in (evidence.random, evidence.explored)]
-    if all(mask is not None for mask in allowed):
-        legal = torch.cat([mask.flatten(0, 1) for mask in allowed]).bool()
-        never = ~legal.any(0)
+    if (allowed := _masks(evidence)) is not None:
+        never, parts = ~allowed.any(0), len(evidence.agent.interface.choices or (1,))
         known |= {"never_legal": int(never.sum()), "never_legal_share": float(never.float().mean())}
-        known |= {"choices": len(never), "masked_decisions": len(legal)}
-        known["single_choice"] = float((legal.sum(-1) == 1).float().mean())
+        known |= {"choices": len(never), "masked_decisions": len(allowed)}
+        known["single_choice"] = float((allowed.sum(-1) == parts).float().mean())
     if evidence.no_effect:
         low, high = next(iter(evidence.no_effect.values()))
         dimensions = ", ".join(str(number) for number in evidence.no_effect)
@@ -406,7 +416,11 @@ def _exploration(evidence: Evidence) -> dict[str, Any]:
     if interface.choices and (entropies := evidence.logged("policy/entropy")):
         first = entropies[: max(len(entropies) // 10, 1)]
         known |= {"early_entropy": sum(first) / len(first), "most_entropy": sum(map(math.log, interface.choices))}
-        known["entropy_share"] = known["early_entropy"] / known["most_entropy"]
+        if (allowed := _masks(evidence)) is not None:  # the mean over the decisions, of what their masks allow
+            counts = torch.stack([legal(part).sum(-1) for part in allowed.split(interface.choices, -1)])
+            known["most_entropy"] = float(counts.double().log().sum(0).mean())
+        if known["most_entropy"] > 0:
+            known["entropy_share"] = known["early_entropy"] / known["most_entropy"]
     actor: Any = getattr(agent, "actor", None)
     log_std = stds = getattr(actor, "log_std", None)
     ends, seen = on_policy.LOG_STD_RANGE, evidence.explored.sequences.get("observation")
@@ -451,11 +465,13 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
     with undisturbed(agent), Activity(agent) as activity:
         values, _ = predictions(agent, part)
         act(agent, policy, part)
+    last = sequences[:, -32:]
     with undisturbed(agent):
-        chosen = act(agent, policy, sequences[:, -32:]) if agent.interface.choices else None
-    if isinstance(chosen, Tensor) and chosen.numel() >= 64:
-        known["same_choice"] = Counter(chosen.flatten().tolist()).most_common(1)[0][1] / chosen.numel()
-        known["compared_decisions"] = chosen.numel()
+        chosen = act(agent, policy, last) if agent.interface.choices else None
+    made = [str(choice) for choice in chosen[last.get("active")].tolist()] if isinstance(chosen, Tensor) else []
+    if len(made) >= 64:
+        known["same_choice"] = Counter(made).most_common(1)[0][1] / len(made)
+        known["compared_decisions"] = len(made)
     if activity.layers:
         known["dormant"] = max(float(dormant_units(mean).float().mean()) for mean, _ in activity.layers)
         shares = [float((mean > SATURATED).float().mean()) for mean, saturates in activity.layers if saturates]
@@ -464,7 +480,7 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
         known |= {"rank": effective_rank(activity.last[: 4 * size]), "features": size}
         if size >= 16:
             known["rank_ratio"] = known["rank"] / max(0.02 * size, 1)
-    if values is None:
+    if values is None or getattr(agent, "curiosity", None) is not None:  # whose values count a bonus that is gone
         return known
     returns, counted = returns_that_followed(agent, part)
     if int(counted.sum()) >= 64 and float(returns[counted].std()) > 0:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
+from torchrl.data import MultiCategorical
 
 import rlstack
 from experiments.explain import spoiled
@@ -24,8 +25,8 @@ from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics import checks
 from rlstack.diagnostics.checks import paired
 from rlstack.diagnostics.evidence import (
-    Evidence,
     EPISODES,
+    Evidence,
     greedy_normalizes,
     no_effect,
     play,
@@ -34,6 +35,8 @@ from rlstack.diagnostics.evidence import (
 from rlstack.diagnostics.signs import Activity, discounted, dormant_units, effective_rank, one_line, signs
 from rlstack.reporting import document
 from rlstack.training.hooks import Hook
+from tests.adapters.small_worlds import Noise
+from tests.agents.recall import Recall
 from tests.refusals import refused
 
 SMALL: dict[str, Any] = {"hidden": [16, 16]}
@@ -203,14 +206,14 @@ def test_whether_the_greedy_policy_normalizes(forgets: bool) -> None:
     assert torch.equal(before, agent.normalizer.moments[0].mean)
 
 
-# -- checks --------------------------------------------------------------------------------------------------------
-
-
 def test_a_rollout_goes_on_until_enough_agents_have_ended_not_until_they_have_been_absent() -> None:
     """Agents that have left stay done, as long as the others of their world go on."""
     env = envs.make("marinenav", num_worlds=16, max_steps=30)
     rollout = play(env, env.rand_action, "agents", 20.0)
     assert len(rollout.episodes) >= EPISODES
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,6 +254,64 @@ def test_transitions_are_drawn_from_a_replay_buffer_and_rollouts_come_in_batches
     assert finding.measured == f"10 batches of {ppo.config.steps_per_batch} steps in 8 worlds"
     facts = evidence_of(dqn, env, frames=5000).facts()
     assert facts["drawn"] == 100 * dqn.config.batch_size / 5000 and "batches" not in facts
+
+
+def test_a_frame_that_is_a_step_of_a_world_holds_a_decision_of_each_agent() -> None:
+    env = envs.make("marinenav", num_worlds=2, max_steps=10)
+    ppo, sac = (rlstack.make_agent(name, env, 10_000) for name in ("ppo", "sac"))
+    sac.updates = 100
+    config = {"collector": {"count": "env_steps", "steps_per_batch": 4}, "total_frames": 960}
+    facts = evidence_of(ppo, env, config=config).facts()
+    assert facts["batches"] == 960 / (4 * 8) and facts["steps"] == 4  # in 8 worlds
+    drawn = evidence_of(sac, env, frames=200, config=config).facts()["drawn"]
+    assert drawn == 100 * sac.config.batch_size / (200 * ppo.interface.agents) and ppo.interface.agents > 1
+
+
+def test_how_often_recorded_data_are_drawn_is_not_told_by_frames_that_are_draws() -> None:
+    env = cartpole()
+    agent = rlstack.make_agent("dqn", env, 10_000, **SMALL)
+    agent.updates = 100
+    assert "drawn" not in evidence_of(agent, env, config={"data": "recorded.npz"}).facts()
+
+
+def test_without_an_end_nothing_is_said_about_values_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlstack.diagnostics.evidence.MOST_STEPS", 20)
+    facts = {}
+    for limit in (10, 30):
+        env = spoiled.Reach(MANY, max_steps=limit)
+        facts[limit] = evidence_of(rlstack.make_agent("ppo", env, 10_000, gamma=1.0, **SMALL), env).facts()
+    assert facts[10]["unbounded"] == 1 and facts[10]["ends"] > 0
+    assert "unbounded" not in facts[30] and facts[30]["ends"] == 0
+
+
+def test_values_that_count_a_bonus_are_not_compared_with_returns_without_it() -> None:
+    env, judged = cartpole(), {"explained", "bias", "agreement"}
+    plain, curious = (rlstack.make_agent("ppo", env, 10_000, rnd=rnd, **SMALL) for rnd in (None, {"coefficient": 1.0}))
+    assert judged <= evidence_of(plain, env).facts().keys()
+    assert judged.isdisjoint(evidence_of(curious, env).facts())
+
+
+def test_choices_of_several_parts_are_compared_as_a_whole() -> None:
+    env = Noise(4, MultiCategorical([3, 4], shape=(2,)), num_worlds=MANY)
+    agent: Any = rlstack.make_agent("ppo", env, 10_000, **SMALL)
+    for parameter in agent.actor.parameters():
+        nn.init.zeros_(parameter)
+    list(agent.actor.parameters())[-1].data[[1, 6]] = 5.0  # always the second of three and the last of four
+    evidence = evidence_of(agent, env)
+    facts = evidence.facts()
+    assert facts["same_choice"] == 1
+    assert facts["compared_decisions"] == MANY * min(evidence.explored.sequences.shape[1], 32)
+
+
+def test_the_greatest_entropy_is_that_of_what_the_masks_allow() -> None:
+    """In this world two of four choices are always allowed."""
+    env = Recall(MANY, masked=True)
+    evidence = evidence_of(rlstack.make_agent("ppo", env, 10_000, **SMALL), env)
+    evidence.rows = [{"frames": 1000.0, "policy/entropy": 0.3}]
+    facts = evidence.facts()
+    assert facts["most_entropy"] == pytest.approx(math.log(2))
+    assert facts["entropy_share"] == pytest.approx(0.3 / math.log(2))
+    assert facts["single_choice"] == 0 and facts["never_legal"] == 0
 
 
 def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
