@@ -114,6 +114,8 @@ def to_plain(obj: Any) -> Any:
     if isinstance(obj, DictConfig | ListConfig):
         return resolve(obj, "")
     if isinstance(obj, type | types.FunctionType):
+        if "<" in obj.__qualname__:  # <locals>, <lambda>
+            raise ConfigError(f"{obj.__qualname__} has no name that a file could hold; define it outside of a function")
         return f"{obj.__module__}:{obj.__qualname__}"
     if isinstance(obj, os.PathLike):
         return str(os.fspath(obj))
