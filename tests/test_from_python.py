@@ -228,7 +228,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"sed": 1}, "sed: unknown key, did you mean 'seed'?"),
         ([], {"agent.lrr": 1}, "agent.lrr: unknown key, did you mean"),
         (["agent.lr"], {}, "agent.lr: expected key=value"),
-        ([], {"env": lambda: None}, "env: <lambda> has no name that a file could hold; define it outside of a function"),
+        ([], {"env": lambda: None}, "env: <lambda> has no name that a file could hold; define it outside"),
         ([], {"env": object()}, "env: expected a class or what a configuration file can hold, got object"),
         ([], {"agent": "bc", "total_frames": 100}, "agent: it only clones recorded data; set data="),
         ([], {"agent": "dqn", "total_frames": 500}, "agent.learning_starts: 1,000 frames, but the run ends at total_"),
