@@ -314,5 +314,7 @@ def checkpoint_file(path: Path, which: str, key: str = "checkpoint") -> Path:
     store: CheckpointStore = RunDirectory(path).checkpoints
     held = store.latest() if which == "latest" else store.directory / BEST
     if held is None or not held.is_file():
-        raise ConfigError(f"{key}: {path} holds no {which} checkpoint")
+        within = sorted(str(file.parent) for file in path.glob(f"*/{CONFIG}"))
+        one = f"; choose one of its runs, such as {within[0]}" if within else ""
+        raise ConfigError(f"{key}: {path} holds no {which} checkpoint{one}")
     return held

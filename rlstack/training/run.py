@@ -293,6 +293,23 @@ class TrainedRuns(TrainedRun):
 
     runs: list[TrainedRun]
 
+    @property
+    def evaluation(self) -> Evaluation:
+        """Each run has its own."""
+        raise self._several()
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Each run has its own."""
+        raise self._several()
+
+    def load(self, which: str = "latest", device: torch.device | str = "cpu") -> LoadedRun:
+        """Each run has its own."""
+        raise self._several()
+
+    def _several(self) -> ConfigError:
+        return ConfigError(f"{self.path} holds {len(self.runs)} runs, each with its own results: take one of .runs")
+
     def show(self) -> None:
         """Prints the score of each run, their mean with its interval, and the command that compares them."""
         from rlstack.evaluation.figures import print_rows

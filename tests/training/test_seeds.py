@@ -99,6 +99,9 @@ def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
 def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp_path: Path) -> None:
     several = train("ppo", tmp_path / "several", "seeds=2", "total_frames=64", "until=32")
     run = several.runs[1].path
+    for ask in (lambda: several.evaluation, lambda: several.metrics, several.load):
+        refused(ConfigError, "several holds 2 runs, each with its own results: take one of .runs", ask)
+    refused(ConfigError, "no latest checkpoint; choose one of its runs, such as .*seed3$", rlstack.load, several)
     told = "verify: seed 4 was trained as one of 2 seeds in one process, .* with seeds=2 repeats all"
     refused(ConfigError, told, rlstack.verify, run, quiet=True)
     rlstack.train(f"resume={run}", "until=null", quiet=True)
