@@ -202,8 +202,8 @@ class Interface:
     def to_env(self, action: Tensor) -> Any:
         """Converts an agent's action to the env's form.
 
-        A continuous action in [-1, 1] is scaled to the env's bounds (infinite bounds leave it as it is); a choice
-        ``[...]`` gets a last dimension of 1 if the env has one; a hybrid action becomes a tensordict.
+        A continuous action in [-1, 1] is scaled to the env's bounds (an infinite bound leaves its number as it is); a
+        choice ``[...]`` gets a last dimension of 1 if the env has one; a hybrid action becomes a tensordict.
         """
         if self.hybrid is not None:
             return self.hybrid.to_env(action)
@@ -237,11 +237,12 @@ class Interface:
     def _scaling(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Centre and half width of the bounds ``[D]``, and the divisor: the half width, or 1 where that is 0.
 
-        None where actions are in [-1, 1] or unbounded.
+        None where all actions are in [-1, 1] or unbounded.
         """
         low, high = self.action.space.low, self.action.space.high
-        bounded = bool(torch.isfinite(low).all() and torch.isfinite(high).all())
-        if not bounded or bool((low == -1).all() and (high == 1).all()):
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        low, high = torch.where(bounded, low, -1.0), torch.where(bounded, high, 1.0)
+        if bool((low == -1).all() and (high == 1).all()):
             return None
         half = (high - low) / 2
         return (high + low) / 2, half, torch.where(half > 0, half, 1.0)

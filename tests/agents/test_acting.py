@@ -103,6 +103,15 @@ def test_a_number_with_a_single_value_is_harmless() -> None:
     assert interface.from_env(there).tolist() == [[0, 0.5], [0, 1]]
 
 
+def test_infinite_bounds_leave_other_numbers_of_an_action_scaled() -> None:
+    low, high = torch.tensor([0.0, -torch.inf, 2.0]), torch.tensor([5.0, torch.inf, torch.inf])
+    interface = Interface.of(Decisions(Unbounded(3), Bounded(low, high)))  # type: ignore[arg-type]
+    actions = torch.tensor([[-1.0, -1.0, 0.5], [0.2, 0.3, 1.0]])
+    expected = torch.tensor([[0.0, -1.0, 0.5], [3.0, 0.3, 1.0]])  # 2.5 + 2.5 a for the first alone
+    torch.testing.assert_close(interface.to_env(actions), expected)
+    torch.testing.assert_close(interface.from_env(expected), actions)
+
+
 def test_infinite_bounds_leave_actions_as_they_are() -> None:
     interface = Interface.of(Decisions(Unbounded(3), Bounded(-torch.inf, torch.inf, shape=(2,))))  # type: ignore[arg-type]
     action = torch.randn(5, 2)
