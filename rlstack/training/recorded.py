@@ -301,7 +301,7 @@ def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
         raise ConfigError(f"data: {needs_memory(name)}")
     if not isinstance(agent.replay, Replay):
         raise ConfigError(
-            f"data: agent={name} keeps its memory in a form of its own; agent.memory=prioritized does not"
+            f"data: agent={name} has a replay buffer of its own, which data cannot fill; choose another agent"
         )
     if isinstance(agent, Recurrent):
         raise ConfigError("data: a recurrent agent needs sequences, not single transitions; set agent.recurrent=null")

@@ -170,6 +170,10 @@ def refused(command: Command, folder: Path, message: str, *words: str) -> None:
         (["imitation.expert=random"], "set imitation or data, not both"),
         (["agent=dqn", "agent.recurrent={kind: gru, size: 8, sequence_length: 8}"], "set agent.recurrent=null"),
         (["curriculum=arena"], "set curriculum=null"),
+        (
+            ["agent=rainbow_published"],
+            "agent=rainbow_published has a replay buffer of its own, .*; choose another agent",
+        ),
     ],
 )
 def test_what_an_offline_run_cannot_do_is_refused(
