@@ -43,7 +43,8 @@ def read_dataset(name: str) -> dict[str, Any]:
     try:
         folder = Path(name) / "data"
         dataset = minari.MinariDataset(folder) if folder.is_dir() else minari.load_dataset(name)
-        parts = [_transitions(episode) for episode in dataset.iterate_episodes()]
+        first = getattr(dataset.action_space, "start", 0)  # the number of the first choice, which worlds count from 0
+        parts = [_transitions(episode, first) for episode in dataset.iterate_episodes()]
     except Exception as error:  # Minari and HDF5 raise all sorts, and tuples of observations make no array
         reason = f"{first_line(error)}; `minari list local` shows what is here"
         raise ConfigError(f"minari:{name} cannot be read ({reason})") from None
@@ -52,7 +53,7 @@ def read_dataset(name: str) -> dict[str, Any]:
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def _transitions(episode: Any) -> dict[str, Any]:
+def _transitions(episode: Any, first: Any) -> dict[str, Any]:
     seen = _flat(episode.observations, "observation")
     masks = {key for key in seen if key == f"observation/{MASK}"}
     seen = {MASK if key in masks else key: value for key, value in seen.items()}
@@ -64,7 +65,7 @@ def _transitions(episode: Any) -> dict[str, Any]:
     return {
         **{key: value[:-1] for key, value in seen.items()},
         **{f"next/{key}": value[1:] for key, value in seen.items()},
-        "action": np.asarray(episode.actions),
+        "action": np.asarray(episode.actions) - first,
         "next/reward": np.asarray(episode.rewards)[:, None],
         "next/terminated": terminated[:, None],
         "next/truncated": truncated[:, None],

@@ -59,21 +59,22 @@ def test_what_was_written_is_read_again(vessels: tuple[Any, Interface], tmp_path
     assert recordings[0].digest == recordings[1].digest == recordings[2].digest
 
 
-def test_a_dataset_of_minaris_own_is_data(tmp_path: Path) -> None:
-    """Returns two episodes of CartPole, the second without an end."""
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_dataset_of_minaris_own_is_data(first: int, tmp_path: Path) -> None:
+    """Reads two episodes of CartPole, the second without an end; choices count from 0, as in worlds of Gymnasium."""
     from minari.data_collector import EpisodeBuffer
 
-    seen = np.arange(28, dtype=np.float32).reshape(7, 4)
+    seen, chosen = np.arange(28, dtype=np.float32).reshape(7, 4), first + np.array([0, 1, 0, 1, 1])
     episodes = [
-        EpisodeBuffer(0, None, None, seen[:4], np.array([0, 1, 0]), [1.0, 2.0, 3.0], [False, False, True], [False] * 3),
-        EpisodeBuffer(1, None, None, seen[4:], np.array([1, 1]), [4.0, 5.0], [False, False], [False, False]),
+        EpisodeBuffer(0, None, None, seen[:4], chosen[:3], [1.0, 2.0, 3.0], [False, False, True], [False] * 3),
+        EpisodeBuffer(1, None, None, seen[4:], chosen[3:], [4.0, 5.0], [False, False], [False, False]),
     ]
     interface = Interface.of(envs.make("cartpole", num_worlds=1))
     minari.create_dataset_from_buffers(
         "toys/poles-v0",
         episodes,
         observation_space=spaces.Box(-np.inf, np.inf, (4,), np.float32),
-        action_space=spaces.Discrete(2),
+        action_space=spaces.Discrete(2, start=first),
     )
     recordings: RecordedTransitions = read_recorded("minari:toys/poles-v0", interface)
     assert recordings.data["action"].tolist() == [0, 1, 0, 1, 1]
