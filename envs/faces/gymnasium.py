@@ -78,7 +78,7 @@ class OneLearner:
         made = sides.scripted[self._others](hooks.innermost, every)
         if not isinstance(made, Told):
             return made
-        hooks.innermost.tell(2 * every + 1, made.exact[1::2])  # only the other side, since the learner is on the first
+        hooks.tell(2 * every + 1, made.exact[1::2])  # only the other side, since the learner is on the first
         return made.actions
 
     def part(self, entries: TensorDictBase, name: str) -> Any:
@@ -108,7 +108,7 @@ class OneLearner:
         done, terminated = (following.get(name).reshape(-1) for name in ("done", "terminated"))
         own_done, own_terminated = (self.part(following, name).reshape(-1) for name in ("done", "terminated"))
         ended = own_done | done
-        terminated = own_terminated | (ended & terminated)
+        terminated = torch.where(own_done, own_terminated, terminated)  # its own end counts before the world's
         return following, terminated, ended & ~terminated
 
     def begin_anew(self, ended: Tensor) -> TensorDictBase:

@@ -82,6 +82,26 @@ def test_the_world_of_one_robot_ends_with_it() -> None:
     assert ends == [(False, False)] * 3 + [(False, True)]  # the step after three is the time-out
 
 
+def test_the_collision_of_others_truncates_an_episode() -> None:
+    """A world that ends at the first collision does not say how it would have gone on for the others."""
+    face = SingleWorld("marinenav", num_robots=3, num_obstacles=0, end_on_collision=True)
+    face.reset(seed=1)
+    places = torch.tensor([[10.0, 30.0, 30.0], [10.0, 30.0, 33.0]])  # two hulls of 2.8 m overlap
+    face.world.worlds.pose[:2, :, 0] = places
+    face.world.worlds.goal.fill_(50.0)
+    *_, terminated, truncated, info = face.step(np.zeros(2, np.float32))
+    assert info["collision"] == 1 and (terminated, truncated) == (False, True)
+
+
+def test_exact_orders_of_the_others_are_repeated_like_actions() -> None:
+    face = SingleWorld("echelon", others="heuristic", maps=2, action_repeat=2)
+    face.reset(seed=1)
+    inner = face.world.innermost
+    exact = inner.sides().scripted["heuristic"](inner, torch.tensor([0])).exact[1]  # red's
+    face.step(face.action_space.sample())
+    torch.testing.assert_close(inner.orders[1, ..., 0], exact)
+
+
 @pytest.mark.parametrize("name", [ARENA, MARINENAV])
 def test_pictures_change_as_the_world_moves(name: str) -> None:
     env = gymnasium.make(name, render_mode="rgb_array")
