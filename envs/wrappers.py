@@ -126,7 +126,7 @@ class Wrapper(World):
         """Starts given episodes, as the inner world does."""
         start = self.inner.reset_to(configs)
         self._show_anew(None)
-        self._begun = True
+        self._begun, self._continue_after_load = True, False
         return self._current().update(start.select(*self.done_keys))
 
     def close(self, *, raise_if_closed: bool = True) -> None:

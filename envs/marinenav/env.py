@@ -260,7 +260,7 @@ class MarineNav(World):
         self._use_rules(rules)
         self.worlds, self._observation = self._observe(state.map(torch.Tensor.contiguous))  # restarts write into views
         self._episodes = (self.worlds.map(torch.clone), self._observation)
-        self._begun = True
+        self._begun, self._continue_after_load = True, False
         return self._current().update(self.full_done_spec.zero())
 
     def set_noise_source(self, source: Callable[[Tensor], NoiseDraws] | None) -> None:

@@ -170,3 +170,12 @@ def test_bad_episodes_are_named() -> None:
     ):
         refused(ValueError, message, env.reset_to, episodes)
     assert env.reset_to([good, good])["agents", "active"].sum() == 2
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_full_reset_after_given_episodes_begins_random_ones(repeats: int) -> None:
+    env: Any = envs.make("marinenav", num_worlds=2, num_robots=1, action_repeat=repeats)
+    env.reset()
+    env.load_state_dict(env.state_dict())  # whose worlds the given episodes replace
+    given = env.reset_to([make_episode([robot((20.0, 20.0))])] * 2)["agents", "observation", "self"]
+    assert not torch.equal(env.reset()["agents", "observation", "self"], given)
