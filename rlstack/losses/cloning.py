@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, dispatch
 from tensordict.utils import NestedKey
 from torch.nn.functional import mse_loss
 from torchrl.objectives.common import LossModule
@@ -30,9 +30,16 @@ class CloningLoss(LossModule):
 
     def __init__(self, actor_network: TensorDictModule) -> None:
         super().__init__()
+        self.out_keys = ["loss_actor"]
         self.stochastic = hasattr(actor_network, "get_dist")
         self.convert_to_functional(actor_network, "actor_network")
 
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The required entries."""
+        return [*self.actor_network.in_keys, self.tensor_keys.action]
+
+    @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Returns ``loss_actor``, a scalar, for a batch ``[N]`` with ``observation`` and ``action``."""
         taken = tensordict.get(self.tensor_keys.action)

@@ -19,6 +19,7 @@ from torchrl.objectives import HardUpdate, SoftUpdate
 
 from rlstack import losses
 from rlstack.losses.base import Loss
+from rlstack.losses.cloning import CloningLoss
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import C51Loss, DQNLoss, PQNLoss
 from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss, RNDLoss
@@ -402,3 +403,14 @@ def test_a_target_that_would_be_broadcast_is_refused() -> None:
 
     message = re.escape(f"the target has the shape ({N},), the values ({N}, 1)")
     refused(ValueError, message, Squeezed(Net(S, A)), batch("dqn"))
+
+
+def test_a_clone_says_what_its_batch_needs_and_takes_it_by_name() -> None:
+    """Predictions 2 and 4, actions 1 and 1: (1 + 9) / 2."""
+    actor = TensorDictModule(nn.Linear(1, 1, bias=False), ["seen"], ["push"])
+    nn.init.constant_(actor.module.weight, 2.0)
+    loss = CloningLoss(actor)
+    loss.set_keys(action="push")
+    assert (loss.in_keys, loss.out_keys) == (["seen", "push"], ["loss_actor"])
+    seen, push = torch.tensor([[1.0], [2.0]]), torch.ones(2, 1)
+    assert loss(seen=seen, push=push).item() == loss(TensorDict({"seen": seen, "push": push}, [2]))["loss_actor"] == 5
