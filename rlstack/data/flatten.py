@@ -42,7 +42,7 @@ def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDi
         # The public constructor checks every entry, which is slow for small batches.
         following = {key: value for key, value in batch.get("next").items() if key in _NEXT}
         entries: dict[str, Any] = {key: value for key, value in batch.items() if key in _ROOT}
-        entries["next"] = unchecked(following, batch_size=batch.batch_size, device=device)
+        entries["next"] = _of_fractions(unchecked(following, batch_size=batch.batch_size, device=device))
         entries["active"] = torch.ones(batch.shape, dtype=torch.bool, device=device)
         return unchecked(entries, batch_size=batch.batch_size, device=device)
     here = batch.get(group)
@@ -53,9 +53,17 @@ def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDi
         return unchecked(dict(folded.items()), batch_size=folded.batch_size, device=device)
 
     flat = fold(here, (*_ROOT, "active"))
-    flat.set("next", fold(batch.get(("next", group)), (*_NEXT, "active")))
+    flat.set("next", _of_fractions(fold(batch.get(("next", group)), (*_NEXT, "active"))))
     flat.set(("next", "done"), flat.get(("next", "done")) | world_done.repeat_interleave(agents, 0))
     return flat
+
+
+def _of_fractions(following: TensorDict) -> TensorDict:
+    """Converts whole rewards of a world that counts: as whole numbers, discounts and discounted sums would be zero."""
+    reward = following.get("reward", None)
+    if reward is not None and not reward.is_floating_point():
+        following.set("reward", reward.to(torch.get_default_dtype()))
+    return following
 
 
 def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDict:

@@ -204,6 +204,7 @@ class PQNLoss(Loss):
         """
         keys, following = self.tensor_keys, sequences.get("next")
         reward, terminated = required(following, keys.reward), required(following, keys.terminated)
+        reward = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
         values, mask = self.values(following), following.get(keys.action_mask, None)
         if mask is not None:
             values = values.masked_fill(~legal(mask), -torch.inf)

@@ -93,6 +93,23 @@ def test_single_agent(lead: tuple[int, ...]) -> None:
         assert torch.equal(flat["next", key], after[key].reshape(worlds, 5, -1))
 
 
+@pytest.mark.parametrize("group", [None, "agents"])
+def test_whole_rewards_of_a_world_that_counts_are_discounted_as_fractions(group: str | None) -> None:
+    """Three rewards of 7, each worth half of the one before: 7 + 3.5 + 1.75."""
+    never = torch.zeros(1, 4, 1, dtype=torch.bool)
+    seen = torch.zeros(1, 4, 1)
+    after = {"observation": seen, "reward": torch.full((1, 4, 1), 7), "done": never, "terminated": never}
+    batch = TensorDict({"action": seen, "next": after}, [1, 4])
+    if group is not None:
+        agents = batch.apply(lambda entry: entry.unsqueeze(2), batch_size=[1, 4, 1])
+        here = agents.exclude("next").set("active", torch.ones(1, 4, 1, dtype=torch.bool))
+        batch = TensorDict({group: here, "next": {group: agents["next"], "done": never}}, [1, 4])
+    three = n_step_returns(flatten_agents(batch, group), 3, 0.5)
+    assert three["next", "reward"].flatten().tolist() == [12.25, 12.25, 10.5, 7.0]
+    assert three["gamma"].flatten().tolist() == [0.125, 0.125, 0.25, 0.5]
+    assert batch.get(("next", "reward") if group is None else ("next", group, "reward")).dtype == torch.int64
+
+
 def sequences(reward: Tensor, done: Tensor, terminated: Tensor, active: Tensor | None = None) -> TensorDict:
     """``[B, T]``; the next observation of entry (b, t) is 1000 b + t."""
     batch, time = reward.shape

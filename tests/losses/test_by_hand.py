@@ -57,6 +57,12 @@ def test_returns_by_hand(terminated: bool, expected: list[float]) -> None:
     assert returns.flatten().tolist() == expected and not returns.requires_grad
 
 
+def test_values_are_not_rounded_to_the_whole_rewards_of_a_world_that_counts() -> None:
+    data = sequence([[0.5, 1.5]], [2.0], {"done": [False], "terminated": [False]})
+    data["next", "reward"] = data["next", "reward"].long()
+    assert PQNLoss(Shown(), gamma=0.5).returns(data).item() == 2.75
+
+
 def test_a_forbidden_action_is_never_the_best() -> None:
     data = sequence([[10.0, 3.0]], [1.0], {"done": [False], "terminated": [False]})
     data["next", "action_mask"] = torch.tensor([[[False, True]]])
