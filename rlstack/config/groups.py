@@ -14,8 +14,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlstack.config.errors import ConfigError, missing_option
-from rlstack.config.typed import in_words, resolve
+from rlstack.config.errors import ConfigError, missing_option, prefixed
+from rlstack.config.typed import in_words, resolve, to_plain
 
 FOLDER_FLAGS = ("--config-dir", "-cd")
 
@@ -89,13 +89,14 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     Args:
         group: name of a group, such as ``"agent"``.
         name: name of an option of it, such as ``"sac"``; the file's ``defaults`` list is honoured.
-        overrides: values merged over the file's; nested mappings are merged key by key.
+        overrides: values of Python merged over the file's; nested mappings are merged key by key.
 
     Returns:
         The option's content as a plain dict (no ``agent:`` level around it).
 
     Raises:
-        ConfigError: there is no such option (the message lists those there are), or the file is broken.
+        ConfigError: there is no such option (the message lists those there are), the file is broken, or it could not
+            hold one of the values.
     """
     options = option_files(group)
     if name not in options:
@@ -106,7 +107,9 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     package = group.replace("/", ".")
     node = OmegaConf.select(root, package)
     node = root if node is None else node
-    node.merge_with(dict(overrides or {}))
+    for key, value in (overrides or {}).items():
+        with prefixed(f"{group}.{key}"):
+            node.merge_with({key: to_plain(value)})
     return resolve(node, package)
 
 

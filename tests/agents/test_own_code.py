@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -370,6 +371,14 @@ def test_mistakes_are_one_line_that_names_the_key(name: str) -> None:
 )
 def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> None:
     refused(ConfigError, message, mine, name, **options)
+
+
+def test_a_script_gives_the_class_itself_and_numbers_of_any_library() -> None:
+    agent = mine("dqn", network=own_network.Net, network_options={"width": np.int64(5)}, gamma=np.float32(0.5))
+    assert isinstance(agent.network.network, own_network.Net)
+    assert agent.network.network.first.out_features == 5 and agent.config.gamma == 0.5
+    for wrong in (own_network.Net(4, 2), nn.ReLU()):
+        refused(ConfigError, "^agent.network: expected a class or what a config", mine, "dqn", network=wrong)
 
 
 def test_an_agent_that_asks_for_none_says_so() -> None:
