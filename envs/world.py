@@ -647,13 +647,18 @@ class World(WorldHooks, EnvBase):
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds, also
-        after ``set_seed``; ``reset(seed=...)`` begins new episodes.
+        after ``set_seed``; ``reset(seed=...)`` begins new episodes. Worlds of a CPU continue on a GPU, and the other way
+        round, with other random numbers.
 
         An empty state, which TorchRL's collectors save for an environment without transforms, changes nothing.
         """
         if not state_dict:
             return
-        self.generator.set_state(state_dict["generator"].cpu())
+        drawn = state_dict["generator"].cpu()
+        if len(drawn) == len(self.generator.get_state()):
+            self.generator.set_state(drawn)
+        else:  # of another kind of device, whose random numbers cannot go on here
+            self.generator.manual_seed(int(np.random.SeedSequence(drawn.tolist()).generate_state(1)[0]))
         begun = _NEW not in state_dict
         if begun:
             self._load_state(state_dict)

@@ -238,6 +238,8 @@ class Arena(World):
     def _load_state(self, state: dict[str, Any]) -> None:
         self._enter_stage(state["stage"])
         self.worlds = ArenaState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
+        if not self._is_sparse:
+            self.worlds = self.worlds.with_bullet_slots(self.rules.enemy_shot_slots)
         self._observation = state["observation"].to(self.device)
         self._episode = state["episode"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)

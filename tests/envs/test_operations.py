@@ -11,6 +11,7 @@ from experiments.benchmarks.operations import Operations
 from rlstack import envs
 from rlstack.config import load_group
 from rlstack.envs.arena.events import draw_everywhere
+from rlstack.envs.arena.rules import NEVER
 from rlstack.envs.arena.simulation import advance_densely
 from rlstack.envs.foundation import tensors
 from rlstack.envs.marinenav.simulation import begin_anew
@@ -58,6 +59,33 @@ def test_a_step_is_few_operations_none_of_which_waits(
             assert operations.number <= most
             ends += int(step["next", "done"].sum())
         assert ends >= env.num_worlds
+
+
+def test_worlds_go_on_where_random_numbers_have_another_form() -> None:
+    """A GPU's generator has 16 bytes, a CPU's thousands."""
+    env, again, other = (envs.make("cartpole", num_worlds=2, seed=seed) for seed in range(3))
+    shown = env.reset()["observation"]
+    state = env.state_dict()
+    for world, first in ((env, 3), (again, 3), (other, 4)):
+        world.load_state_dict({**state, "generator": torch.tensor([first, *[0] * 15], dtype=torch.uint8)})
+        assert torch.equal(world.reset()["observation"], shown)
+    begun, same, different = (world.reset()["observation"] for world in (env, again, other))
+    assert torch.equal(begun, same) and not torch.equal(begun, different)
+
+
+def test_an_arena_from_a_cpu_has_room_for_all_shots_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    env: Any = envs.make("arena", num_worlds=8, start_phases=[4])
+    env.reset()
+    state = env.state_dict()
+    monkeypatch.setattr(tensors, "FREE", set())
+    loaded: Any = envs.make("arena", num_worlds=8, start_phases=[4])
+    loaded.load_state_dict(state)
+    root, lost = loaded.reset(), 0.0
+    for _ in range(80):
+        root["action"] = torch.zeros(8, dtype=torch.int64)
+        _, root = loaded.step_and_maybe_reset(root)
+        lost += float(loaded.worlds.overflow.sum())
+    assert lost == 0 and (loaded.worlds.bullet_ends < NEVER).sum(0).max() > 4  # more than a CPU begins with
 
 
 @pytest.mark.slow
