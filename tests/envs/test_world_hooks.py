@@ -52,9 +52,10 @@ def test_a_wrapped_world_answers_as_the_world_within() -> None:
     plain = ("evaluation_steps", "num_stages", "stage_names", "pictures_per_second")
     for name in (*plain, "total_steps", "worker_failures", "input_features", "nearest_obstacle"):
         assert getattr(env, name) == getattr(world, name) != getattr(WorldHooks(), name), name
-    asked = ("count_on_from", "mirror", "players", "rand_action", "render", "set_noise_source", "sides", "tell")
+    asked = ("count_on_from", "mirror", "players", "rand_action", "render", "set_noise_source", "sides")
     for name in asked:
         assert getattr(env, name) == getattr(world, name), f"{name} is a method of the world within"
+    assert KeepObservation(world, [1]).tell == world.tell  # which repeated actions repeat
     env.reset_to(["config"])
     env.set_stage(1)
     assert world.told == [["config"], "stage 1"]
