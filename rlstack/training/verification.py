@@ -55,6 +55,9 @@ SEED = 0
 _OF_THE_MACHINE = ("time/", "system/", "eval/")
 """Groups of metrics that measure the machine, and evaluations, which are not made again."""
 
+_LEARNING = ("total_frames", "agent", "guard", "threads", "device", "compile", "cudagraphs", "deterministic")
+"""Options with which a run may learn otherwise after it was resumed: schedules stretch to another length."""
+
 
 @dataclass
 class Verified:
@@ -111,14 +114,18 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
     begins, ends = None if first is None else _read(first), _read(last)
     config = renewed(ends["config"])
     _check_repeatable(config, ends, hooks)
+    changes: list[str] = []
     verified = Verified(folder, SEED if begins is None else begins["frames"], ends["frames"])
     for place in sorted({manifest.parent for manifest in folder.rglob(MANIFEST)}):
         damaged = (place / name for name in changed(place))
         verified.differences += [f"{path}: changed or damaged after it was written" for path in damaged]
     for file, other in (("config.yaml", stored), (first, config if begins is None else renewed(begins["config"]))):
         for key, there, here in differing(other, config):
+            line = f"{key}: {there!r:.60} in {file}, {here!r:.60} in {last}"
             if key != "run_dir" and not is_resumable(key):
-                verified.differences.append(f"{key}: {there!r:.60} in {file}, {here!r:.60} in {last}")
+                verified.differences.append(line)
+            elif file == first and key.partition(".")[0] in _LEARNING:
+                changes.append(f"{line}: when the run was resumed within the stretch, it learned otherwise from there")
     with (
         tempfile.TemporaryDirectory(prefix="rlstack-verify-") as temporary,
         granting([ends["config"], begins]),  # whose names have been checked
@@ -148,7 +155,7 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
                     numbers = f"{logged} in the run, {again_logged} trained again"
                     verified.differences.append(f"{METRICS_FILE}, {name} at {frames:,} frames: {numbers}")
                     break
-    verified.remarks += [] if verified.equal else unlike(folder)
+    verified.remarks += [] if verified.equal else [*changes, *unlike(folder)]
     return verified
 
 

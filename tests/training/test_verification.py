@@ -185,6 +185,18 @@ def test_what_cannot_be_repeated_is_refused(why: str, run: Path) -> None:
     refused(rlstack.ConfigError, told, rlstack.verify, run, quiet=True)
 
 
+def test_a_length_that_changed_within_the_stretch_is_told_beside_the_difference(tmp_path: Path) -> None:
+    """The learning rate falls over the run, and the checkpoint before the change is no longer there."""
+    folder = trained("ppo", tmp_path, "checkpoint.keep=1", "total_frames=96", "eval.every=48")
+    begin = folder / "checkpoints" / "checkpoint_000000000096.pt"
+    kept = begin.read_bytes()
+    rlstack.train(f"resume={folder}", "total_frames=288", "until=144", quiet=True)
+    assert rlstack.train(f"resume={folder}", "total_frames=192", "until=null", quiet=True).load().frames == 192
+    begin.write_bytes(kept)
+    found = rlstack.verify(folder, **{"from": 96}, quiet=True)
+    assert "total_frames: 96 in " in found.remarks[0] and ", 192 in " in found.remarks[0]
+
+
 def test_hooks_of_the_run_take_part_again(tmp_path: Path) -> None:
     run = rlstack.train(*RUN, *RUNS["ppo"], f"run_dir={tmp_path / 'own'}", hooks=[Counting()], quiet=True).path
     assert rlstack.verify(run, hooks=[Counting()], quiet=True).equal
