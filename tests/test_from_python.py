@@ -210,6 +210,13 @@ def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
     refused(rlstack.ConfigError, "expected words as on the command line, or paths, got int: 3", rlstack.report, run, 3)  # type: ignore[arg-type]
 
 
+def test_the_worlds_of_a_run_have_the_options_that_a_script_gives(run: TrainedRun) -> None:
+    env = run.load().make_env(3, max_steps=2)
+    ends = env.rollout(4, break_when_any_done=False)["next", "truncated"]
+    assert ends[..., 0].tolist() == 3 * [[False, True, False, True]]
+    refused(rlstack.ConfigError, "^env.max_step: unknown key, did you mean 'max_s", run.load().make_env, max_step=2)
+
+
 def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
     episodes = rlstack.watch(checkpoint=run.path, show="numbers", episodes=2)
     assert len(episodes) == 2 and capsys.readouterr().out.splitlines()[-2:] == episodes

@@ -16,11 +16,12 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from rlstack import envs
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.allowed import check_named, granting, links_in
-from rlstack.config.errors import nearest_path
+from rlstack.config.errors import nearest_path, unknown_key
 from rlstack.config.options import renewed
 from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
@@ -56,8 +57,16 @@ class LoadedRun:
         return self.run_dir or self.path.parent
 
     def make_env(self, num_worlds: int = 1, seed: int = 0, **overrides: Any) -> EnvBase:
-        """Builds ``num_worlds`` worlds of the kind that the agent was trained in."""
-        return build_world(self.config["env"], self.agent.device, seed, num_worlds=num_worlds, **overrides)
+        """Builds ``num_worlds`` worlds of the kind that the agent was trained in, with other values of its options.
+
+        Raises:
+            ConfigError: the world has no such option, or a value is impossible.
+        """
+        world = self.config["env"]
+        accepted = envs.options_of(world["name"])
+        if "**" not in accepted and (unknown := [key for key in overrides if key not in accepted]):
+            raise ConfigError(unknown_key(f"env.{unknown[0]}", accepted))
+        return build_world(world, self.agent.device, seed, num_worlds=num_worlds, **overrides)
 
 
 def load(
