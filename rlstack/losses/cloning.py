@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModule, dispatch
+from tensordict.nn import TensorDictModule
 from tensordict.utils import NestedKey
 from torch.nn.functional import mse_loss
 from torchrl.objectives.common import LossModule
+
+from rlstack.envs.foundation.tensors import by_name
 
 
 class CloningLoss(LossModule):
@@ -39,7 +41,7 @@ class CloningLoss(LossModule):
         """The required entries."""
         return [*self.actor_network.in_keys, self.tensor_keys.action]
 
-    @dispatch
+    @by_name(batched=True)
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Returns ``loss_actor``, a scalar, for a batch ``[N]`` with ``observation`` and ``action``."""
         taken = tensordict.get(self.tensor_keys.action)
