@@ -29,7 +29,15 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import STATE, by_name, looks_are_free, unchecked
 from rlstack.losses.base import Loss
 from rlstack.networks.distributions import masked_logits
-from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, Encoder, build_encoder, seen_by_actor
+from rlstack.networks.encoders import (
+    SEEN_BY_ACTOR,
+    ActorEncoder,
+    CriticEncoder,
+    Encoder,
+    build_encoder,
+    build_plain_encoder,
+    seen_by_actor,
+)
 from rlstack.networks.own import OwnNetwork
 
 from .interface import MASK, Interface, Mirroring
@@ -376,7 +384,7 @@ class Agent(ABC):
         if role != "critic":
             return ActorEncoder(encoder)
         parts = {} if "observation" not in c.critic_inputs else {SEEN_BY_ACTOR: encoder}
-        inputs = {str(name): build_encoder(spec, None, *widths) for name, spec in privileged.items()}
+        inputs = {str(name): build_plain_encoder(spec, *widths) for name, spec in privileged.items()}
         return CriticEncoder({**parts, **inputs})
 
     def own_network(

@@ -35,7 +35,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
 from rlstack.losses.ppo import PolicyGradientLoss, RNDLoss, estimate, normalized, vtrace
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
-from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
+from rlstack.networks.encoders import Trunk, build_plain_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
 from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
@@ -584,7 +584,7 @@ class Curiosity(nn.Module):
         self.config, self.everyone = config, interface.group is None
 
         def network() -> StateNetwork:
-            encoder = build_encoder(interface.observation, None, *widths)
+            encoder = build_plain_encoder(interface.observation, *widths)
             return StateNetwork(encoder, config.features, config.hidden).to(interface.dtype)
 
         self.loss = RNDLoss(network(), network())

@@ -382,6 +382,13 @@ def build_encoder(
     return encoder if scaling is None else Scaled(scaling, encoder)
 
 
+def build_plain_encoder(observation: TensorSpec, self_features: int, object_features: Sequence[int]) -> Encoder:
+    """Builds an encoder that no option describes, see :func:`build_encoder`; other shapes are flattened."""
+    known = isinstance(observation, Composite) or is_image(observation) or len(observation.shape) == 1
+    encoders = None if known else {WHOLE: EncoderConfig("flat")}
+    return build_encoder(observation, None, self_features, object_features, encoders)
+
+
 def _as_numbers(values: Tensor, layers: nn.Sequential) -> Tensor:
     """Returns values as floating-point numbers, whole ones and flags in the precision of the layers that follow."""
     if values.is_floating_point():

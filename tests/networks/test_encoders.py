@@ -117,6 +117,24 @@ def test_vectors_of_whole_numbers_and_flags_are_learned_from(name: str, spec: Te
     assert policy(seen)["action"].shape == (5,)
 
 
+MATRIX = {"observation": {"kind": "mlp", "hidden": [6]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (Unbounded((5, 3)), {"encoders": MATRIX, "rnd": {"coefficient": 1.0, "hidden": [8]}}),
+        (Composite({"own": Unbounded(3), "grid": Unbounded((5, 3))}), {"critic_inputs": ["grid"]}),
+    ],
+)
+def test_a_matrix_is_flattened_where_no_option_describes_its_encoder(spec: TensorSpec, options: dict[str, Any]) -> None:
+    env = Decisions(spec, Categorical(4, shape=()))
+    agent = small(env, name="ppo", **options)
+    learn(agent, env)
+    network: Any = agent.curiosity.predictor if "rnd" in options else agent.critic
+    assert network.trunk[0].in_features == 15
+
+
 def test_any_other_dict_is_flattened_in_the_order_of_its_keys() -> None:
     spec = Composite(
         {
