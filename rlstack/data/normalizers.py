@@ -104,7 +104,8 @@ class ObservationNormalizer(nn.Module):
         if isinstance(observation, Composite):
             specs = dict(observation.items(include_nested=True, leaves_only=True))
             self._leaves = list(specs)
-        self._leaves = [key for key in self._leaves if specs[key].dtype.is_floating_point and _name(key) not in masks]
+        self._leaves = [key for key in self._leaves if specs[key].dtype.is_floating_point]
+        self._masks = {key for key in self._leaves if _name(key) in masks}  # whose statistics nothing uses
         self._slots = "objects" in self._leaves and "mask" in specs
         if self._slots and "mask" in self._leaves:  # a mask of zeros and ones is floating-point, too
             self._leaves.remove("mask")
@@ -137,7 +138,8 @@ class ObservationNormalizer(nn.Module):
             return self._scaled(observation, self.moments[0]) if self._leaves else observation
         scaled: TensorDict = observation.copy()
         for key, moments in zip(self._leaves, self.moments):
-            scaled.set(key, self._scaled(observation.get(key), moments))
+            if key not in self._masks:
+                scaled.set(key, self._scaled(observation.get(key), moments))
         return scaled
 
     @staticmethod
