@@ -647,8 +647,8 @@ class World(WorldHooks, EnvBase):
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds, also
-        after ``set_seed``; ``reset(seed=...)`` begins new episodes. Worlds of a CPU continue on a GPU, and the other way
-        round, with other random numbers.
+        after ``set_seed``; ``reset(seed=...)`` begins new episodes. Worlds of a CPU continue on a GPU, and a GPU's on a
+        CPU, with other random numbers.
 
         An empty state, which TorchRL's collectors save for an environment without transforms, changes nothing.
         """
