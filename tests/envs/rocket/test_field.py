@@ -128,7 +128,7 @@ def test_walls_without_ramps_are_bumpers() -> None:
 
 
 def test_a_car_that_scores_no_goal_can_enter_one() -> None:
-    last = drive_on(one_car(0, 4500, math.pi / 2, 1400.0), RAMPED, 60)[-1]
+    last = drive_on(one_car(0, 4900, math.pi / 2, 1400.0), RAMPED, 25)[-1]
     assert last.cars.position[1, 0, 0] > 5120 and last.cars.wheels.sum() == 4 and last.goal[0] == 0
 
 

@@ -22,7 +22,7 @@ from tests.envs.rocket.recorded import PLANES, Flight, Recording, fly
 FIXTURES = sorted((REPO / "tests/fixtures/rocket").glob("*.npz"))
 GOLDEN = sorted(path for path in (SHARED / "golden/rocket").glob("*.npz") if "_pad_layout" not in path.stem)
 GOLDEN = [path for path in GOLDEN if not path.stem.startswith("kickoffs")]
-TWO_SECONDS = 240
+TWO_SECONDS, SOON = 240, 150  # ticks; hardly any flag changes between them
 
 # Of positions over the first two seconds, uu: largest median over flights at any tick, largest error.
 BALL = {
@@ -52,8 +52,8 @@ HITS = ("hit_rest", "hit_moving", "hit_flip")
 
 
 @cache
-def flights(paths: tuple[Path, ...]) -> dict[str, Flight]:
-    """Flies together what flies on the same field, for two seconds; the full set for as long as it was recorded.
+def flights(paths: tuple[Path, ...], most: int | None) -> dict[str, Flight]:
+    """Flies together what flies on the same field, for ``most`` ticks or as long as it was recorded.
 
     Of balls alone, positions are compared, which are of the first two seconds except on the ramped field.
     """
@@ -61,25 +61,31 @@ def flights(paths: tuple[Path, ...]) -> dict[str, Flight]:
     for path in paths:
         recording = Recording(path)
         cars = recording["car_pos"].shape[2] if recording.has_cars else 1
-        if path in FIXTURES or (not recording.has_cars and recording.field == PLANES):
-            recording.ticks = min(recording.ticks, TWO_SECONDS)
+        if most or (not recording.has_cars and recording.field == PLANES):
+            recording.ticks = min(recording.ticks, most or TWO_SECONDS)
         groups.setdefault((recording.field, cars), []).append(recording)
     return {flight.recording.name: flight for group in groups.values() for flight in fly(group)}
 
 
 def flights_of(names: Collection[str]) -> pytest.MarkDecorator:
-    """Returns the recordings, from the fixtures and from the full set, with one of some names."""
-    cases = [pytest.param(FIXTURES, path.stem, id=path.stem) for path in FIXTURES if path.stem in names]
-    full = [path.stem for path in GOLDEN if path.stem in names]
-    cases += [
-        pytest.param(GOLDEN, name, id=f"all_{name}", marks=[pytest.mark.shared, pytest.mark.slow]) for name in full
+    """Returns the recordings with one of some names: the beginnings of the fixtures, two seconds, and the full set."""
+    sets: list[tuple[list[Path], int | None, str, list[pytest.MarkDecorator]]] = [
+        (FIXTURES, SOON, "", []),
+        (FIXTURES, TWO_SECONDS, "longer_", [pytest.mark.slow]),
+        (GOLDEN, None, "all_", [pytest.mark.shared, pytest.mark.slow]),
     ]
-    return pytest.mark.parametrize(("paths", "name"), cases)
+    cases = [
+        pytest.param(paths, most, path.stem, id=prefix + path.stem, marks=marks)
+        for paths, most, prefix, marks in sets
+        for path in paths
+        if path.stem in names
+    ]
+    return pytest.mark.parametrize(("paths", "most", "name"), cases)
 
 
 @pytest.fixture
-def flight(paths: list[Path], name: str) -> Flight:
-    return flights(tuple(paths))[name]
+def flight(paths: list[Path], most: int | None, name: str) -> Flight:
+    return flights(tuple(paths), most)[name]
 
 
 def assert_within(errors: np.ndarray, limits: tuple[float, float]) -> None:
@@ -194,7 +200,7 @@ RECORDED = (
 def live_flights(meshes: Path) -> dict[str, Flight]:
     """Flies recordings again in the simulator, from the same starts, with the same controls."""
     pytest.importorskip("RocketSim", reason="needs the extra rocketsim")
-    recordings = [flights(tuple(FIXTURES))[name].recording for name in RECORDED]
+    recordings = [flights(tuple(FIXTURES), SOON)[name].recording for name in RECORDED]
     worlds = sum(recording.flights for recording in recordings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(meshes))
@@ -227,7 +233,7 @@ def test_the_simulator_flies_as_it_was_recorded(live_flights: dict[str, Flight],
     if not live.recording.has_cars:
         return
     assert live.car_errors()[chosen].max() < 1e-2
-    ours = flights(tuple(FIXTURES))[name]
+    ours = flights(tuple(FIXTURES), SOON)[name]
 
     def errors(value: str) -> np.ndarray:
         return np.abs(ours.cars(value) - live.cars(value))[chosen]
@@ -241,7 +247,7 @@ def test_the_simulator_flies_as_it_was_recorded(live_flights: dict[str, Flight],
 
 @pytest.mark.parametrize("name", ["hit_rest", "hit_moving", "boost_pads"])
 def test_the_simulator_tells_the_same_events(live_flights: dict[str, Flight], name: str) -> None:
-    ours, live = flights(tuple(FIXTURES))[name], live_flights[name]
+    ours, live = flights(tuple(FIXTURES), SOON)[name], live_flights[name]
     chosen = on_the_flat(live)
     limits = {"touches": 0, "big_pads": 0, "small_pads": 0, "power": 2.0, "boost_gained": 1e-3, "boost_used": 1e-3}
     for event, limit in limits.items():

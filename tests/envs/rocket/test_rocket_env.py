@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
 from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
@@ -68,13 +69,15 @@ def test_the_order_of_equally_near_pads_does_not_depend_on_rounding() -> None:
 
 
 def test_the_ball_can_be_met_where_it_rolls() -> None:
-    env = build(1, random_states=1.0, kick_offs=0.0)
+    env, speeds = build(2, random_states=1.0, kick_offs=0.0), torch.tensor([600.0, -900.0])
     env.reset()
-    put(env, 0, position=[0.0, 0.0, 93.15], velocity=[0.0, 600.0, 0.0])
-    seen = act(env, env._current())["agents", "observation"][0, 0]
-    seconds = seen[40] * 4
-    assert 0 < seconds < 4
-    assert (seen[38] * 4096 - 600 * (seconds + 8 / 120)).abs() < 40  # it hardly slows down
+    for world, speed in enumerate(speeds.tolist()):
+        put(env, world, position=[0.0, 0.0, 93.15], velocity=[0.0, speed, 0.0])
+    seen = act(env, env._current())["agents", "observation"][:, 0]
+    seconds = seen[:, 40] * 4
+    assert (seconds > 0).all() and (seconds < 4).all()
+    way = speeds * (seconds + 8 / 120)
+    torch.testing.assert_close(seen[:, 38] * 4096, way, rtol=0.1, atol=0)  # it hardly slows down
 
 
 def test_a_goal_ends_the_match_and_pays_both_teams() -> None:
@@ -148,29 +151,6 @@ def test_actions_are_read_as_drivers_act() -> None:
         assert torch.equal(controls(kind, chosen_for(kind, wanted)), wanted)
 
 
-@pytest.mark.slow
-def test_worlds_do_not_notice_each_other() -> None:
-    together = build(6, dtype=torch.float64, seed=3, **MIXED)
-    root = together.reset()
-    alone = build(1, dtype=torch.float64)
-    alone.reset()
-    torch.manual_seed(5)
-    actions = torch.stack([together.full_action_spec["agents", "action"].rand() for _ in range(15)])
-    starts = together.worlds.map(torch.clone)
-    seen = []
-    for action in actions:
-        root["agents", "action"] = action
-        seen.append(together.step(root)["next", "agents"].clone())
-    for world in range(6):
-        alone.worlds = starts.map(lambda value, world=world: value[..., world : world + 1].clone())
-        single = alone._current()
-        for step, action in zip(seen, actions):
-            single["agents", "action"] = action[world : world + 1]
-            after = alone.step(single)["next", "agents"]
-            for name in ("observation", "reward"):
-                torch.testing.assert_close(after[name][0], step[name][world], rtol=0, atol=1e-9)
-
-
 def test_starts_are_of_the_kinds_asked_for() -> None:
     env = build(200, **MIXED)
     env.reset()
@@ -185,9 +165,9 @@ def test_starts_are_of_the_kinds_asked_for() -> None:
 
 
 def test_demolished_cars_come_back() -> None:
-    env = build(1)
+    env = build(1, tick_skip=2)
     root = env.reset()
-    put(env, 0, {"gone": [0.0, 20.0]})
+    put(env, 0, {"gone": [0.0, 5.0]})
     step = act(env, root)
     assert step["agents", "observation"][0, 1, 21] == 1 and step["agents", "active"].all()
     for _ in range(3):
@@ -211,22 +191,16 @@ def assert_same_motion(ours: RocketState, theirs: RocketState) -> None:
             assert (off < 1e-4).float().mean() > 0.9, f"{name}: {int((off >= 1e-4).sum())} of {off.numel()} differ"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cars", [2, 4])
-def test_a_mirrored_match_is_the_mirror_image(cars: int) -> None:
-    state, controls = lively(WORLDS, cars), random_controls(STEPS, cars, WORLDS)
-    inverted = controls * torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1.0]).view(8, 1, 1)
-    plain, mirror = run(state, controls), run(mirrored(state), inverted)
-    assert_same_motion(mirrored(plain), mirror)
-    assert (plain.cars.boost - mirror.cars.boost).abs().max() < 101
+def inverted(controls: Tensor) -> Tensor:
+    return controls * torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1.0]).view(8, 1, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cars", [2, 4])
-def test_a_turned_match_is_the_same_for_the_other_team(cars: int) -> None:
+@pytest.mark.parametrize(("image", "steered"), [(mirrored, inverted), (turned, lambda controls: controls.flip(-2))])
+def test_the_image_of_a_match_moves_as_the_image_of_its_motion(image: Any, steered: Any, cars: int) -> None:
     state, controls = lively(WORLDS, cars), random_controls(STEPS, cars, WORLDS)
-    plain, other = run(state, controls), run(turned(state), controls.flip(-2))
-    assert_same_motion(turned(plain), other)
+    assert_same_motion(image(run(state, controls)), run(image(state), steered(controls)))
 
 
 def with_pads(state: RocketState) -> RocketState:
@@ -248,7 +222,7 @@ def test_what_a_car_sees_in_the_mirror(kind: str) -> None:
 @pytest.mark.parametrize("actions", ["multi", "lookup90", "box8"])
 def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
     """Takes a step and returns its rewards; contacts break ties by order, see :func:`assert_same_motion`."""
-    options: dict[str, Any] = {"actions": actions, "kick_offs": 0.0, "random_states": 1.0}
+    options: dict[str, Any] = {"actions": actions, "kick_offs": 0.0, "random_states": 1.0, "tick_skip": 2}
     env, other = (envs.make("rocket", num_worlds=WORLDS, dtype=torch.float64, seed=3, **options) for _ in range(2))
     image = pickle.loads(pickle.dumps(env.mirror()))
     for world in (env, other):
@@ -268,7 +242,7 @@ def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 def test_orange_sees_what_blue_would_see_in_its_place(kind: str) -> None:
-    state = run(lively(WORLDS, 4), random_controls(1, 4, WORLDS))
+    state = run(lively(WORLDS, 4), random_controls(1, 4, WORLDS), ticks=2)
     seen = observe(kind, state, forecast(state.ball))
     other = turned(state)
     seen_there = observe(kind, other, forecast(other.ball))

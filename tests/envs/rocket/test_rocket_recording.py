@@ -17,7 +17,7 @@ from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.recording import ABSENT, COLUMNS, RocketAnimation, RocketRecorder, RocketRecording, load_replay
 from tests.refusals import refused
 
-STEP = 8  # ticks
+STEP = 2  # ticks
 
 
 def play(env: Any, recorder: RocketRecorder, steps: int) -> list[torch.Tensor]:
@@ -35,7 +35,7 @@ def play(env: Any, recorder: RocketRecorder, steps: int) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def recorded() -> RocketRecording:
-    env = Rocket(num_worlds=2, blue=1, orange=2, max_seconds=0.5)
+    env = Rocket(num_worlds=2, blue=1, orange=2, max_seconds=0.125, tick_skip=STEP)
     recorder = RocketRecorder(env, [1], ["a title"])
     play(env, recorder, 9)
     return recorder.recordings()[0].named(("ours", "theirs"), "a title")
@@ -43,13 +43,13 @@ def recorded() -> RocketRecording:
 
 def test_a_recording_ends_with_its_episode(recorded: RocketRecording) -> None:
     clock = recorded.frames.clock
-    assert clock.tolist() == [STEP * step for step in range(9)]  # 64 ticks: the first multiple above half a second
+    assert clock.tolist() == [STEP * step for step in range(9)]  # 16 ticks are just above an eighth of a second
     assert recorded.options["orange"] == 2 and recorded.goals == (0, 0)
     assert (recorded.frames.gone[:, 1] == ABSENT).all() and (recorded.frames.gone[:, [0, 2, 3]] == 0).all()
 
 
 def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
-    env = Rocket(num_worlds=3, seed=4, random_states=1.0, kick_offs=0.0)
+    env = Rocket(num_worlds=3, seed=4, random_states=1.0, kick_offs=0.0, tick_skip=STEP)
     recorder = RocketRecorder(env, [2])
     taken = play(env, recorder, 5)
     frames = recorder.recordings()[0].frames
@@ -66,7 +66,7 @@ def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
 
 
 def test_between_two_states_things_are_in_between() -> None:
-    env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2)
+    env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2, tick_skip=STEP)
     recorder = RocketRecorder(env, [0])
     play(env, recorder, 2)
     recording = recorder.recordings()[0]

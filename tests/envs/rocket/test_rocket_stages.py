@@ -46,7 +46,7 @@ def test_teams_grow_up_to_those_of_the_options(teams: tuple[int, int], ladder: l
 
 
 def test_a_stage_is_for_new_episodes_and_the_absent_are_ignored() -> None:
-    env = two_a_side(worlds=2, max_seconds=0.3)  # five steps
+    env = two_a_side(worlds=2, max_seconds=0.04, tick_skip=1)  # five steps
     root = env.reset()
     assert root["agents", "active"].all()  # as the options say, until a stage is set
     env.set_stage(0)
@@ -64,7 +64,7 @@ def test_a_stage_is_for_new_episodes_and_the_absent_are_ignored() -> None:
 
 
 def test_a_world_between_two_stages_has_matches_of_both() -> None:
-    env = two_a_side(worlds=2)
+    env = two_a_side(worlds=2, tick_skip=1)
     env.set_stage(0)
     root = env.reset()
     env.set_stage(1)
