@@ -51,7 +51,6 @@ def game(**options: int) -> Game:
     [
         (1, set(), IDLE),
         (1, {"Up"}, THRUST),
-        (1, {"w"}, THRUST),
         (1, {"Left"}, LEFT),
         (1, {"d"}, RIGHT),
         (1, {"s", "Down", "x"}, IDLE),

@@ -17,9 +17,13 @@ from rlstack.envs.arena.simulation import ArenaOutcome
 from rlstack.envs.arena.state import ArenaState
 from tests.conftest import REPO, SHARED
 from tests.envs.arena.recorded import Differences, Moment, Replay, compare, load_all
+from tests.exhaustive import exhaustive
 
+FIXTURES = sorted((REPO / "tests/fixtures/arena").glob("*.npz"))
+MANY = [path for path in FIXTURES if path.stem not in ("stage1_s2_0", "stage4_s2_1", "win_s1_0")]
+"""Both styles with and without a stage, a win, and time-outs."""
 SETS = [
-    pytest.param(sorted((REPO / "tests/fixtures/arena").glob("*.npz")), id="fixtures"),
+    pytest.param(FIXTURES, id="fixtures"),
     pytest.param(
         sorted((SHARED / "golden/arena").glob("*.npz")), id="golden", marks=(pytest.mark.shared, pytest.mark.slow)
     ),
@@ -64,7 +68,7 @@ def test_every_step_from_the_snapshot_before_it(
     check(differences, most)
 
 
-@pytest.mark.parametrize("paths", SETS)
+@exhaustive("paths", [pytest.param(MANY, id="many"), *SETS])
 def test_from_beginning_to_end(paths: list[Path]) -> None:
     """The worlds run freely, without correction, and every count, time and health must stay exact."""
     differences = Differences({}, [])

@@ -301,43 +301,7 @@ def test_walls_stop_the_ship_but_not_its_speed(step: Step) -> None:
     assert float(state.velocity[0]) == pytest.approx(6 * 0.97**3)
 
 
-# -- the two ways of stepping -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
-    worlds, rules = 48, make_rules(2, None)
-    tables = make_tables(rules, torch.float32, "cpu")
-    generator = torch.Generator().manual_seed(3)
-
-    def drawn() -> GivenDraws:
-        shapes = (8, worlds), (6, 5, worlds), (5, 5, worlds), (2, 5, worlds)
-        return GivenDraws(*(torch.rand(shape, generator=generator) for shape in shapes))
-
-    def random_step(state: ArenaState, dense: bool = False) -> tuple[ArenaState, ArenaOutcome]:
-        if dense:
-            return advance_densely(state, action, rules, tables, draw_everywhere(state, given, rules))
-        return advance(state, action, rules, tables, given, PLAIN)
-
-    sparse = begin(torch.arange(worlds) % 5, torch.full((worlds,), 60.0), drawn().jitters, 4, rules, tables)
-    for _ in range(150):
-        action, given = torch.randint(6, (worlds,), generator=generator), drawn()
-        sparse, _ = random_step(sparse)
-    assert len(sparse.bullet_ends) > 4  # slots have been added
-    dense = sparse.map(torch.clone).with_bullet_slots(rules.enemy_shot_slots)
-    before = sparse.map(torch.clone)
-    for _ in range(50):
-        action, given = torch.randint(6, (worlds,), generator=generator), drawn()
-        (sparse, ours), (dense, theirs) = random_step(sparse), random_step(dense, dense=True)
-        for one, other in zip(ours, theirs):
-            torch.testing.assert_close(one, other)
-    for (name, one), (_, other) in zip(sparse.with_bullet_slots(48).items(), dense.items()):
-        if name == "quiet":  # when the sparse step looks again; the dense one always looks
-            assert (other == dense.step).all()
-        else:
-            torch.testing.assert_close(one, other, msg=name)
-    assert (sparse.kills > before.kills).any() and (sparse.health < before.health).any()
-    assert (sparse.fired > before.fired).all() and (sparse.overflow == 0).all()
+# -- options of training ------------------------------------------------------------------------------------------
 
 
 def test_a_reward_in_place_of_the_games_own(step: Step) -> None:
