@@ -15,6 +15,7 @@ from rlstack.envs.echelon.actions import chosen_for, orders_of
 from rlstack.envs.echelon.env import Echelon
 from rlstack.envs.echelon.observation import size
 from rlstack.envs.echelon.rewards import TERMS
+from tests.exhaustive import exhaustive
 
 FEW = {"maps": 8}
 HEAVY, LIGHT, SCOUT = 0, 3, 4
@@ -51,9 +52,7 @@ def face_each_other(env: Echelon, slot: int = 1, distance: float = 6.0) -> None:
         state.hp[team, others] = 0.0
 
 
-@pytest.mark.parametrize(
-    ("blue", "slots"), [(1, [1]), (3, [0, 1, 4]), (5, [0, 1, 2, 3, 4]), (7, [0, 1, 2, 3, 4, 5, 6])]
-)
+@exhaustive(("blue", "slots"), [(3, [0, 1, 4]), (7, [0, 1, 2, 3, 4, 5, 6]), (1, [1]), (5, [0, 1, 2, 3, 4])], quick=2)
 def test_small_teams_fill_some_slots(blue: int, slots: list[int]) -> None:
     env = build(3, blue=blue, red=blue)
     root = env.reset()
@@ -228,14 +227,14 @@ def test_stages_change_how_often_bots_fire() -> None:
     rollout(env, 3)
     assert (env.worlds.state.fire_prob - 0.2).abs().max() < 1e-6
     env.set_stage(1)
-    rollout(env, 6)
+    rollout(env, 3)
     assert (env.worlds.state.fire_prob - 0.7).abs().max() < 1e-6
     env.set_stage(2)
     for _ in range(2):
         assert (
             env.worlds.state.fire_prob - 0.35
         ).abs().max() < 0.05 and env.worlds.state.fire_prob.unique().numel() == 2
-        rollout(env, 6)
+        rollout(env, 3)
     drawn = build(64, fire_probability=[0.2, 1.0])
     drawn.reset()
     chance = drawn.worlds.state.fire_prob

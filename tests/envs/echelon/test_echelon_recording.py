@@ -107,9 +107,9 @@ def test_repeated_actions_are_told_in_full() -> None:
         "echelon", num_worlds=2, opponent="heuristic", action_repeat=3, seed=2, maps=2, visibility="partial"
     )
     recorder = EchelonRecorder(env, [1])
-    fought(env, recorder, 5)
+    fought(env, recorder, 3)
     recording = recorder.recordings()[0]
-    assert recording.frames.tick.tolist() == [15 * t for t in range(6)]
+    assert recording.frames.tick.tolist() == [15 * t for t in range(4)]
     found = Counter(event.type for event in recording.record.events)
     assert found["laser_hit"] == counted(env, "lasers") and found["kinetic_fire"] == counted(env, "kinetics") > 0
 
@@ -195,12 +195,10 @@ def set_in(path: str, value: Any) -> Any:
     [
         (set_in("schema_version", 2), "schema_version 2, this program reads version 1"),
         (set_in("kind", "rocket"), "not a replay of echelon"),
-        (set_in("players", ["one"]), r"players \['one'\] are not two names"),
         (set_in("frames", []), "a replay needs at least one"),
         (set_in("frames/3/tick", 2), "tick does not ascend"),
         (set_in("frames/3/mechs/blue_0/pos", [1, 2]), "position holds .*rows of different"),
         (set_in("frames/3/mechs/blue_0/heat", None), "heat holds (something|numbers that are not finite)"),
-        (set_in("frames/3/mechs/blue_0/target", "red_9"), "target 'red_9' is not a mech of this match"),
         (set_in("frames/3/mechs/blue_0", ...), "frame 3 has other mechs than the first"),
         (set_in("frames/3/mechs/blue_0/yaw", ...), "not a whole replay, 'yaw' is missing"),
         (set_in("world/heights", [[0] * 64] * 63), r"world.heights has the shape \[63, 64\], expected \[64, 64\]"),

@@ -13,6 +13,7 @@ from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, cell, flow_field
 from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecorder, load_replay
 from rlstack.envs.echelon.rules import SPAWN_SQUARE
 from rlstack.envs.echelon.sensors import clear_between
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 MAP = 64
@@ -113,7 +114,7 @@ def build(size: int, **options: Any) -> Any:
     return envs.make("echelon", num_worlds=2, blue=5, red=5, opponent="policy", maps=2, size=size, seed=2, **options)
 
 
-@pytest.mark.parametrize("size", [48, 100])
+@exhaustive("size", [100, 48])
 def test_a_match_takes_place_on_the_whole_map(size: int) -> None:
     env = build(size, actions="box", max_steps=12)
     state = env.worlds.state if env.reset() is not None else None
