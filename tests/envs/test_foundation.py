@@ -102,19 +102,6 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
     assert ends >= 2 * env.num_worlds
 
 
-def test_given_episodes_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "FREE", set())
-    configs, _ = envs.world_hooks("marinenav").evaluation_set(1, 0)
-    env = envs.make("marinenav", num_worlds=len(configs), max_steps=3, perception_noise=False)
-    root = env.reset_to(configs)
-    first = root["agents", "observation"].clone()
-    for step in range(4):
-        env.make_ready(1)
-        _, root = env.step_and_maybe_reset(env.rand_action(root))
-        shown = root["agents", "observation"]
-        assert all(torch.equal(first[key], shown[key]) for key in first.keys()) == (step == 3)  # noqa: SIM118
-
-
 @exhaustive("name", _WORLDS)
 @pytest.mark.parametrize("every", [StartPool.EVERY, 6])  # calls before new initial states are made
 def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:

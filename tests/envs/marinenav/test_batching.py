@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack import envs
+from rlstack.envs.foundation import tensors
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise
@@ -19,7 +20,7 @@ from tests.envs.marinenav.recorded import act, build, lively_episodes, robot
 from tests.envs.marinenav.test_env import ahead
 from tests.exhaustive import exhaustive
 
-STEPS = 36
+STEPS = 24
 
 
 def random_actions(shape: Sequence[int], continuous: bool, steps: int = STEPS, seed: int = 0) -> Tensor:
@@ -212,14 +213,19 @@ def test_no_random_world_is_used_twice() -> None:
     assert len(found) > 200 and len(found.unique(dim=0)) == len(found)
 
 
-def test_given_episodes_begin_again_and_a_full_reset_leaves_them() -> None:
+@pytest.mark.parametrize("free", [tensors.FREE, set()], ids=["", "as on a GPU"])
+def test_given_episodes_begin_again_and_a_full_reset_leaves_them(
+    free: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "FREE", free)
     env = build(2, 2, max_steps=3)
     episode = make_episode([robot((20.0, 20.0), theta=0.5)])
     td = env.reset_to([episode, episode])
     first = td["agents", "observation", "self"].clone()
-    for _ in range(4):
+    for step in range(4):
+        env.make_ready(1)
         _, td = env.step_and_maybe_reset(td.set(("agents", "action"), ahead(td)))
-    assert torch.equal(td["agents", "observation", "self"], first)
+        assert torch.equal(td["agents", "observation", "self"], first) == (step == 3)
     with pytest.raises(RuntimeError, match="given episodes"):
         env.state_dict()
     td = env.reset()

@@ -33,11 +33,6 @@ def stay(td: TensorDict) -> Tensor:
     return ahead(td, 0.0)
 
 
-def push(td: TensorDict) -> tuple[tuple[str, str], Tensor]:
-    """Returns key and value of a random continuous action with a forward mean."""
-    return ("agents", "action"), torch.rand(*td["agents", "active"].shape, 2) * 1.2 - 0.2
-
-
 # --- ends
 
 
@@ -95,39 +90,16 @@ def test_who_has_arrived_is_seen_once_more_then_gone() -> None:
     assert not td["done"]
 
 
-def test_statistics_are_sums_over_the_episode() -> None:
-    env = envs.make("marinenav", num_worlds=16, num_robots=3, min_start_goal_dis=10.0, max_steps=45, seed=4)
-    # A forward bias, so that robots make progress.
-    rollout = env.rollout(60, lambda td: td.set(*push(td)), break_when_any_done=False)
-    reward, info = rollout["next", "agents", "reward"][..., 0], rollout["next", "agents", "info"]
-    for world in range(16):
-        done = rollout["next", "done"][world, :, 0].nonzero()[:, 0].tolist()
-        last = done[0] if done else 59
-        episode = rollout["next", "episode"][world, last]
-        rewards, infos = reward[world, : last + 1], info[world, : last + 1]
-        discount = 0.99 ** torch.arange(last + 1.0)[:, None]
-        assert float(episode["return"]) == pytest.approx(float(rewards.sum(0).mean()), abs=1e-3)
-        assert float(episode["discounted_return"]) == pytest.approx(float((discount * rewards).sum(0).mean()), abs=1e-3)
-        assert int(episode["length"]) == last + 1
-        acted = infos <= 3
-        assert float(episode["time"]) == pytest.approx(0.5 * float(acted.sum(0).float().mean()), abs=1e-4)
-        energy = rollout["next", "agents", "energy"][world, : last + 1].sum(0).mean()
-        assert float(episode["energy"]) == pytest.approx(float(energy), rel=1e-5)
-        assert bool(episode["collision"]) == bool((infos == 2).any())
-        assert bool(episode["success"]) == bool((infos == 3).any(0).all())
-    assert {1, 2, 3} <= set(info.unique().tolist())
-
-
 # --- curriculum
 
 
 def test_levels_follow_the_schedule() -> None:
     """Levels change at resets only, and the steps of all parallel worlds count."""
-    env = build(20, 1, curriculum=CURRICULUM, max_steps=4)
+    env = build(40, 1, curriculum=CURRICULUM, max_steps=4)
     td = env.reset()
     assert env.num_robots == 5
     seen = []
-    for _ in range(40):
+    for _ in range(20):
         step, td = env.step_and_maybe_reset(td.set(("agents", "action"), stay(td)))
         level = td["episode", "level"][:, 0].long()
         reset = step["next", "done"][:, 0]

@@ -14,6 +14,7 @@ from scipy import stats
 from rlstack.envs.marinenav.episodes import Config, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds, von_mises_quantiles
 from tests.envs.marinenav.recorded import act, build, robot
+from tests.exhaustive import exhaustive
 
 HULL = 2.795084971874737
 
@@ -51,7 +52,7 @@ def sightings(worlds: int, steps: int, kappa: float = 1.0, std: float = 0.05) ->
     }
 
 
-@pytest.mark.parametrize("kappa", [1.0, 8.0])
+@exhaustive("kappa", [8.0, 1.0])
 def test_noise_has_its_distribution(kappa: float) -> None:
     noise = sightings(600, 6, kappa, std=0.05 if kappa == 1 else 0.02)
     for name in ("position", "velocity"):
