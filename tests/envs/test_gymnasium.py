@@ -108,7 +108,7 @@ def test_the_remedy_for_actions_without_bounds_is_one() -> None:
         assert env.action_spec.shape == (1, 2) and rolled(env, 3)["action"].abs().max() <= 1
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@exhaustive("workers", [0, 1])
 def test_success_is_what_the_environment_says(workers: int) -> None:
     action = torch.tensor([[0, 1], [1, 0], [1, 0]] * 2)
     with Gymnasium(f"{TOYS}:Landing", 2, workers=workers, success=True) as env:
@@ -164,15 +164,12 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "id: no_such_module:Some-v0 cannot be imported: No module named"),
         ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
-        ({"id": "math:Some"}, "math has no 'Some'"),
         ({"id": f"{TOYS}:Maskd"}, "has no 'Maskd'; it has .*; did you mean 'Masked'"),
         ({"id": "builtins:dict"}, "builtins:dict is neither a gymnasium.Env class nor a function"),
         ({"id": CARTPOLE, "kwargs": {"colour": 1}}, "CartPole-v1 cannot be made with kwargs {'colour': 1}"),
         ({"id": CARTPOLE, "num_envs": 0}, "num_envs: 0 is not"),
         ({"id": CARTPOLE, "workers": -1}, "workers: -1 is not"),
-        ({"id": CARTPOLE, "max_steps": 0}, "max_steps: 0 is not"),
         ({"id": CARTPOLE, "worker_timeout": 0}, "worker_timeout: 0 is not a positive number"),
-        ({"id": CARTPOLE, "num_worlds": 2}, "gymnasium: unknown option 'num_worlds'"),
     ],
 )
 def test_wrong_options_say_what_is_right(options: dict[str, Any], message: str) -> None:
@@ -280,9 +277,9 @@ def test_evaluation_brings_its_own_size_and_seeds() -> None:
         return tensordict.set("action", (tensordict["observation"][:, 0] > 0).long())  # which soon falls
 
     options = {"id": CARTPOLE, "num_envs": 2, "workers": 3}
-    results = [evaluate(policy, "gymnasium", options, 130, seed) for seed in (0, 0, 1)]  # type: ignore[arg-type]
+    results = [evaluate(policy, "gymnasium", options, 12, seed) for seed in (0, 0, 1)]  # type: ignore[arg-type]
     returns = [np.asarray(result.episodes["return"]) for result in results]
-    assert returns[0].shape == (130,) and (returns[0] == np.asarray(results[0].episodes["length"])).all()
+    assert returns[0].shape == (12,) and (returns[0] == np.asarray(results[0].episodes["length"])).all()
     assert (returns[0] == returns[1]).all() and (returns[0] != returns[2]).any()
 
 

@@ -122,7 +122,7 @@ def test_a_world_does_not_notice_its_mirror(case: str) -> None:
     env, other = (envs.make(name, num_worlds=WORLDS, dtype=torch.float64, seed=3, **options) for _ in range(2))
     for world in (env, other):
         torch.manual_seed(0)
-        world.rollout(100 if name == "arena" else 5, break_when_any_done=False)
+        world.rollout(60 if name == "arena" else 5, break_when_any_done=False)
     if name == "arena":
         env.worlds = peaceful(env.worlds)
     setattr(other, where, image(getattr(env, where)))

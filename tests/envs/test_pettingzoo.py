@@ -13,7 +13,6 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
-from rlstack.data.flatten import flatten_agents, transitions
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.evaluation.evaluator import evaluate
 from tests.evaluation.scripted import Scripted
@@ -308,22 +307,6 @@ def test_processes_that_divide_the_worlds_play_different_episodes() -> None:
         env.reset()
         seeds += [inner.seeds[-1] for inner in env._envs]
     assert len(set(seeds)) == 8
-
-
-def test_every_agent_becomes_a_sequence_of_its_own() -> None:
-    flat = flatten_agents(run(make(num_envs=2, kwargs={"masks": "info"}), 6))
-    assert flat.shape == (6, 6)
-    for world in (0, 3):
-        late, early, absent = flat[world : world + 3].unbind(0)
-        assert late["active"].all() and not absent["active"].any()
-        assert early["active"].tolist() == [True, True, False, False, True, True]
-        assert early["next", "done"][:, 0].tolist()[:2] == [False, True]
-        assert late["next", "done"][:, 0].tolist() == [False, False, False, True, False, False]
-        assert not late["next", "terminated"].any()
-        assert late["observation"][:, 0].tolist() == [5, 6, 7, 8, 5, 6]
-    learned = transitions(flat)
-    assert len(learned) == 2 * (6 + 4) and learned["next", "reward"].sum() == 2 * (6 * 1 + 4 * 10)
-    assert learned["action_mask"].sum(-1).eq(1).all()
 
 
 def test_it_is_evaluated() -> None:

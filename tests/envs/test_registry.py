@@ -126,7 +126,7 @@ def test_every_world_takes_the_options_of_wrappers_unless_it_has_its_own() -> No
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *(("arena", {"start_health": health}, r"start_health: .* at most 150") for health in (0, 151, [], [90, 30])),
+    *(("arena", {"start_health": health}, r"start_health: .* at most 150") for health in (151, [90, 30])),
     ("arena", {"reward_weights": {"quick": 0.0}}, "reward_weights: 'quick' .*step_reward"),
     ("cartpole", {"max_steps": 0}, "max_steps: 0 is outside"),
     ("marinenav", {"num_robots": 0}, "num_robots=0.*at least one"),
@@ -141,7 +141,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("marinenav", {"curriculum": CURRICULUM | {"num_robots": [1, 2]}}, "curriculum: .*'num_robots': 2"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 5]}}, "curriculum: .* one entry per level"),
     ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [0, 9, 5]}}, r"timesteps: \[0, 9, 5\] must ascend from 0"),
-    ("marinenav", {"curriculum": CURRICULUM | {"timesteps": [5, 6, 9]}}, r"timesteps: \[5, 6, 9\] must ascend from 0"),
     ("rocket", {"orange": 4}, "orange: 4 cars.* 1 to 3"),
     ("rocket", {"observation": "pixels"}, "observation: 'pixels' .*rlbot180, compact"),
     ("rocket", {"actions": "keys"}, "actions: 'keys' .*multi, lookup90, box8"),
@@ -156,7 +155,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("echelon", {"max_steps": 10**18}, r"max_steps: 1e\+18 is outside"),
     ("echelon", {"opponent": "me"}, "opponent: 'me' .*heuristic, veteran, rush, random, policy"),
     ("echelon", {"opponent_mix": {"me": 1.0}}, "opponent_mix: 'me' .*heuristic, veteran, rush, random"),
-    ("echelon", {"opponent_mix": {"policy": 1.0}}, "opponent_mix: 'policy' .*heuristic"),
     ("echelon", {"opponent_mix": {"rush": -1.0}}, "opponent_mix: .*rush, -1.0"),
     ("echelon", {"opponent_mix": {"rush": 0.0}}, "opponent_mix: .*weights are 0"),
     ("echelon", {"opponent": "policy", "opponent_mix": {"rush": 1.0}}, "opponent_mix: bots .*'policy'"),
