@@ -17,7 +17,6 @@ from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise
 from tests.envs.marinenav.recorded import act, build, lively_episodes, robot
-from tests.envs.marinenav.test_env import ahead
 from tests.exhaustive import exhaustive
 
 STEPS = 24
@@ -224,7 +223,7 @@ def test_given_episodes_begin_again_and_a_full_reset_leaves_them(
     first = td["agents", "observation", "self"].clone()
     for step in range(4):
         env.make_ready(1)
-        _, td = env.step_and_maybe_reset(td.set(("agents", "action"), ahead(td)))
+        _, td = env.step_and_maybe_reset(td.set(("agents", "action"), torch.ones(2, 2, 2, dtype=torch.float64)))
         assert torch.equal(td["agents", "observation", "self"], first) == (step == 3)
     with pytest.raises(RuntimeError, match="given episodes"):
         env.state_dict()

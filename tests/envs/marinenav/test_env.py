@@ -24,13 +24,8 @@ CURRICULUM: dict[str, Any] = {
 }
 
 
-def ahead(td: TensorDict, rate: float = 1.0) -> Tensor:
-    """Returns the continuous action of robots that go straight."""
-    return torch.full((*td["agents", "active"].shape, 2), rate, dtype=torch.float64)
-
-
 def stay(td: TensorDict) -> Tensor:
-    return ahead(td, 0.0)
+    return torch.zeros(*td["agents", "active"].shape, 2, dtype=torch.float64)
 
 
 # --- ends
@@ -70,24 +65,6 @@ def test_a_collision_ends_the_world_only_when_asked_to() -> None:
         following = act(env, following, stay(td))
         assert following["agents", "info"].tolist() == [[4, 4, 0]]
         assert following["agents", "reward"][0, :2, 0].tolist() == [0, 0]
-
-
-def test_who_has_arrived_is_seen_once_more_then_gone() -> None:
-    vessels = [robot((20.0, 20.0)), robot((20.0, 30.0), (21.0, 31.0)), robot((30.0, 20.0))]
-    env = build(1, 3)
-    td = env.reset_to([make_episode(vessels)])
-    assert td["agents", "observation", "mask"].sum(-1).tolist() == [[2, 2, 2]]
-    td = act(env, td, ahead(td))
-    assert td["agents", "info"].tolist() == [[0, 3, 0]]
-    assert td["agents", "observation", "mask"].sum(-1).tolist() == [[2, 2, 2]]  # also its own last observation
-    assert td["agents", "active"].tolist() == [[True, False, True]]
-    where = env.state.pose[0, 1].clone()
-    td = act(env, td, ahead(td))
-    assert td["agents", "observation", "mask"].sum(-1).tolist() == [[1, 0, 1]]
-    assert (env.state.pose[0, 1] == where).all() and (env.state.pose[0, 0, 0] > 20).all()
-    for key in ("self", "objects"):
-        assert (td["agents", "observation", key][0, 1] == 0).all()
-    assert not td["done"]
 
 
 # --- curriculum

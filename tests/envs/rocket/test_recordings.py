@@ -22,7 +22,7 @@ from tests.envs.rocket.recorded import PLANES, Flight, Recording, fly
 FIXTURES = sorted((REPO / "tests/fixtures/rocket").glob("*.npz"))
 GOLDEN = sorted(path for path in (SHARED / "golden/rocket").glob("*.npz") if "_pad_layout" not in path.stem)
 GOLDEN = [path for path in GOLDEN if not path.stem.startswith("kickoffs")]
-TWO_SECONDS, SOON = 240, 150  # ticks; hardly any flag changes between them
+TWO_SECONDS, SOON = 240, 150  # ticks; two of three changes of a flag come before the latter
 
 # Of positions over the first two seconds, uu: largest median over flights at any tick, largest error.
 BALL = {
