@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
+import pickle
 import random
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 # Before torch is imported: one thread per process, no GPU, no window, no upload.
@@ -21,11 +21,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("WANDB_MODE", "offline")
 
 import numpy as np
-import omegaconf.omegaconf
 import pytest
 import torch
-import yaml
+from hydra._internal import defaults_list as tree
+from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 torch.set_num_threads(1)
 _STATE = tempfile.TemporaryDirectory(prefix="rlstack_tests_")
@@ -37,23 +38,39 @@ SHARED = Path(os.environ.get("RLSTACK_SHARED") or REPO.parent / "shared").expand
 
 # -- Tests compose thousands of configurations from the same files, which takes a quarter of their time.
 
-_PARSED: dict[str, Any] = {}
+_KEPT: dict[Any, bytes] = {}
 
 
-def _parsed_once(stream: Any, Loader: Any) -> Any:
-    """Replaces ``yaml.load`` for OmegaConf, which copies what it gets: a text is parsed once."""
-    text = stream if isinstance(stream, str) else stream.read()
-    if text not in _PARSED:
-        try:
-            _PARSED[text] = yaml.load(text, Loader=Loader)
-        except yaml.YAMLError:
-            if not isinstance(stream, str):  # the error names its file
-                stream.seek(0)
-            return yaml.load(stream, Loader=Loader)
-    return _PARSED[text]
+def _kept(key: Any, make: Callable[[], Any]) -> Any:
+    """Returns a copy of what has been made for a key; unpickling is the quickest way to copy a configuration."""
+    if key not in _KEPT:
+        _KEPT[key] = pickle.dumps(make())
+    return pickle.loads(_KEPT[key])
 
 
-omegaconf.omegaconf.yaml = SimpleNamespace(**{**vars(yaml), "load": _parsed_once})
+def _loaded(file: Any, load: Any = OmegaConf.load) -> Any:
+    """Replaces ``OmegaConf.load``: a text is parsed once."""
+    if isinstance(file, str | Path):
+        return load(file)
+    text = file.read()
+    file.seek(0)
+    return _kept(text, lambda: load(file))
+
+
+def _merged(loader: Any, defaults: Any, repo: Any, merge: Any = Loader._compose_config_from_defaults_list) -> Any:
+    """Replaces Hydra's merging of files, to which it then applies the command line: equal contents are merged once."""
+    files = [pickle.dumps(repo.load_config(default.config_path)) for default in defaults]
+    return _kept((repr(defaults), *files), lambda: merge(loader, defaults, repo))
+
+
+def _choices(overrides: Any, defaults: Any, self_added: bool, make: Any = tree._create_interpolation_map) -> Any:
+    """Replaces the choices for defaults that are interpolations, which Hydra gathers for files without any, too."""
+    return make(overrides, defaults, self_added) if any(entry.is_interpolation() for entry in defaults) else None
+
+
+OmegaConf.load = _loaded
+Loader._compose_config_from_defaults_list = _merged
+tree._create_interpolation_map = _choices
 ConfigStore.__deepcopy__ = lambda store, _: store  # Hydra copies it for each composition, and only reads it
 importlib.metadata.version = cache(importlib.metadata.version)  # each run asks for two dozen, thrice
 
