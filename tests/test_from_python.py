@@ -18,7 +18,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-import yaml
 from hydra import compose, initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -105,7 +104,7 @@ def test_false_of_numpy_or_torch_ends_the_run_too(kind: Any) -> None:
     assert done.load().frames == 64
 
 
-def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
+def test_what_a_callback_raises_is_raised() -> None:
     def fail(*_: Any) -> None:
         raise LookupError("mine")
 
@@ -118,10 +117,13 @@ def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
 def test_an_agent_is_judged_alike_in_whatever_form_it_is_given(run: TrainedRun) -> None:
     loaded = run.load()
     forms = [str(run.path), run, loaded, loaded.agent, loaded.agent.policy(explore=False)]
-    results = [rlstack.evaluate(form, "cartpole", episodes=5, plots=False, video=False, quiet=True) for form in forms]
+    short: Any = ("env.max_steps=60",)
+    keys: Any = {"episodes": 3, "plots": False, "video": False, "quiet": True}
+    results = [rlstack.evaluate(form, "cartpole", *short, **keys) for form in forms]
     assert all(torch.equal(result.episodes["return"], results[0].episodes["return"]) for result in results)
-    assert rlstack.evaluate(loaded, episodes=5, quiet=True).summary() == results[0].summary()  # in its own world
-    exploring = rlstack.evaluate(loaded.agent, "cartpole", episodes=5, policy="explore", quiet=True)
+    own = rlstack.evaluate(loaded, None, *short, **keys)  # in its own world
+    assert own.summary() == results[0].summary()
+    exploring = rlstack.evaluate(loaded.agent, "cartpole", *short, policy="explore", **keys)
     assert not torch.equal(exploring.episodes["return"], results[0].episodes["return"])
 
 
@@ -177,7 +179,7 @@ def test_what_cannot_act_is_told_in_one_line(acting: Any, keys: dict[str, Any], 
     assert message in refused(rlstack.ConfigError, ".", rlstack.evaluate, acting, quiet=True, **keys)
 
 
-def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
+def test_a_policy_of_torchrl_acts() -> None:
     network = TensorDictModule(torch.nn.Linear(4, 2), ["observation"], ["logits"])
     head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
     policy = ProbabilisticTensorDictSequential(network, head)
@@ -280,10 +282,9 @@ def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
         rlstack.train("run_dir=runs/Zürich, (b)")
 
 
-def test_a_mapping_replaces_the_one_that_was_there(tmp_path: Path) -> None:
+def test_a_mapping_replaces_the_one_that_was_there() -> None:
     lr = {"kind": "constant", "start": 0.001}  # without the end of conf/agent/ppo.yaml
-    run = rlstack.train(*CARTPOLE_RUN, run_dir=tmp_path / "run", quiet=True, **{"agent.lr": lr})
-    assert yaml.safe_load((run.path / "config.yaml").read_text())["agent"]["lr"] == lr
+    assert rlstack.train.command.call(to_plain, ["agent=ppo"], {"agent.lr": lr})["agent"]["lr"] == lr
 
 
 @pytest.mark.parametrize(
@@ -310,9 +311,8 @@ def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> 
 def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [ppo, _self_]\nname: small\nhidden: [3]\n")
-    words = [word for word in CARTPOLE_RUN if not word.startswith(("agent=", "agent.hidden="))]
-    made = rlstack.train("--config-dir=mine", *words, agent="small", total_frames=32, quiet=True)
-    assert made.load().config["agent"]["hidden"] == [3]
+    config = rlstack.train.command.call(to_plain, ["--config-dir=mine"], {"agent": "small"})
+    assert config["agent"]["hidden"] == [3]
 
 
 # -- the rest of the process ---------------------------------------------------------------------------------------

@@ -45,15 +45,6 @@ def pins() -> dict[str, Version]:
     return found
 
 
-def test_project_metadata(pyproject: dict[str, Any]) -> None:
-    project = pyproject["project"]
-    assert project["name"] == "rlstack-torchrl"
-    assert project["license"] == "Apache-2.0"
-    assert project["requires-python"] == ">=3.10"
-    licence = (REPO / "LICENSE").read_text(encoding="utf-8")
-    assert "Apache License" in licence and "END OF TERMS AND CONDITIONS" in licence
-
-
 @pytest.mark.parametrize("group", ["dependencies", "dev", "rocketsim"])
 def test_every_requirement_is_pinned_within_its_range(
     group: str, pyproject: dict[str, Any], pins: dict[str, Version]

@@ -300,9 +300,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(small: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_of_a_grid_only_unfinished_trials_go_on(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_grid_only_unfinished_trials_go_on(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["-C", str(write(small, seed=[1, 2], total_timesteps=20))])
     for checkpoint in (trained(small) / "seed_2/checkpoints").iterdir():
         checkpoint.unlink()

@@ -18,6 +18,7 @@ from rlstack.adapters.sb3.model import VecNormalize, load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_policy
 from rlstack.config import build
 from tests.adapters.small_worlds import Noise, box
+from tests.exhaustive import exhaustive
 
 gymnasium = pytest.importorskip("gymnasium")
 sb3 = pytest.importorskip("stable_baselines3")
@@ -93,7 +94,9 @@ def as_td(seen: Any, count: int) -> TensorDict:
     return TensorDict({"observation": entry}, [count])
 
 
-CASES = [
+QUICK = [("PPO", True, True), ("A2C", False, False), ("DQN", True, False), ("SAC", False, True)]
+QUICK += [("RecurrentPPO", True, False)]
+CASES = QUICK + [
     (name, structured, continuous)
     for name in MODELS
     for structured in (False, True)
@@ -101,10 +104,11 @@ CASES = [
     if not (name == "DQN" and continuous)
     and not (name == "SAC" and not continuous)
     and not (name == "RecurrentPPO" and structured and continuous)
+    and (name, structured, continuous) not in QUICK
 ]
 
 
-@pytest.mark.parametrize("name, structured, continuous", CASES)
+@exhaustive(("name", "structured", "continuous"), CASES, quick=len(QUICK))
 def test_same_actions(name: str, structured: bool, continuous: bool, tmp_path: Path) -> None:
     model, env, folder = make(name, structured, continuous, tmp_path)
     ours = load_sb3(folder / "model.zip", folder / "stats.pkl")

@@ -24,13 +24,12 @@ from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.config import ConfigError, build
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import MULTI, Noise, box
-from tests.exhaustive import recordings
+from tests.exhaustive import exhaustive, recordings
 from tests.refusals import refused
 
 TOLERANCE = 1e-6
 """Of float32: eight times its spacing at 1. Larger numbers are rounded in proportion, and in a CPU's own order."""
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
-SMALL = ["a2c_multi_default", "dqn_multi_default", "ppo_mlp_box_action"]
 
 
 def recorded(path: Path) -> dict[str, Tensor]:
@@ -322,7 +321,7 @@ def check_memory(chosen: SB3Model, rollout: TensorDictBase, group: str | None = 
     assert not torch.equal(action, replayed(chosen, observation, torch.zeros_like(starts)))  # the resets matter
 
 
-@pytest.mark.parametrize("agents", [None, 2])
+@exhaustive("agents", [None, 2])
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, InitTracker())])
 def test_memory_begins_anew_with_every_episode(wrap: Any, agents: int | None) -> None:
     chosen, env = model("recurrent_ppo_small"), wrap(Noise(5, 4, num_worlds=6, agents=agents))

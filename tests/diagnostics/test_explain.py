@@ -40,7 +40,7 @@ from tests.agents.recall import Recall
 from tests.refusals import refused
 
 SMALL: dict[str, Any] = {"hidden": [16, 16]}
-MANY = 24
+MANY = 48
 """Worlds, so that a few steps give the episodes that are wanted."""
 
 
@@ -131,7 +131,7 @@ def test_every_algorithm_has_the_metrics_of_its_values(name: str) -> None:
     env = spoiled.Reach(4)
     agent = rlstack.make_agent(name, env, 1000, **(SMALL if name != "acqn" else {}))
     collector = iter(make_collector(env, agent.policy(True), 2))
-    for _ in range(50):
+    for _ in range(25):
         sequences = flatten_agents(next(collector), None)
         if hasattr(agent, "extend"):
             agent.extend(sequences)

@@ -87,7 +87,7 @@ def test_the_command_leaves_both_plots(rlstack_command: Command, tmp_path: Path)
     tiny += ["env.num_worlds=4", "env.max_seconds=0.2", "agent.steps_per_batch=4", "agent.epochs=1", "logger=csv"]
     trained = rlstack_command("train", "agent=ppo", "env=rocket", "run_dir=run", "device=cpu", *tiny)
     assert trained.status == 0, trained.err
-    shown = rlstack_command("watch", "show=rewards", "checkpoint=run")
+    shown = rlstack_command("watch", "show=rewards", "checkpoint=run", "env.max_seconds=0.2")
     assert shown.status == 0 and "speed_to_ball" in shown.out
     assert {path.name for path in (tmp_path / "run" / "rewards").iterdir()} == {"episode.png", "curves.png"}
     refused = rlstack_command("watch", "show=rewards", "checkpoint=run", "env=arena")

@@ -27,8 +27,6 @@ from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_r
 from tests.refusals import refused
 from tests.small_run import composed
 
-REPOSITORY = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -108,15 +106,6 @@ def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_
     refused(ConfigError, "transitions: /proc/none", command, "checkpoint=run", "transitions=/proc/none/x.npz")
     message = "which: best is for the folder of a run, .* is one checkpoint"
     refused(ConfigError, message, loading.checkpoint_file, Path(__file__), "best")
-
-
-@pytest.mark.slow
-def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: Path) -> None:
-    common = (f"episodes_file={episodes_file}", "plots=false", "video=false", "env=marinenav")
-    command("checkpoint=run", *common, f"output={tmp_path / 'mine'}")
-    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"evaluation.json", "manifest.json"}
-    command("checkpoint=run", *common)
-    assert (run_dir / "evaluations" / "000000001234_seed1000_marinenav_three").is_dir()
 
 
 @pytest.mark.slow

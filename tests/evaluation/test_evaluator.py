@@ -307,7 +307,10 @@ def test_recordings_are_the_first_of_each_level(monkeypatch: pytest.MonkeyPatch)
     names = ["arrives", "arrives", "both", "arrives", "both", "both"]
     found = play(names, max_steps=40, record=2)
     assert list(found.recordings) == [0, 1, 2, 4]
-    assert all(len(r.pose) == found.episodes["length"][index] + 1 for index, r in found.recordings.items())
+    for index, recording in found.recordings.items():
+        assert len(recording.pose) == found.episodes["length"][index] + 1
+        assert recording.success == bool(found.episodes["success"][index])
+        assert recording.title == f"level {names[index]}, episode {index}"
 
 
 # --- films of Gymnasium's tasks

@@ -26,7 +26,7 @@ from tests.refusals import refused
 
 @cache
 def played() -> Evaluation:
-    return play(["arrives", "collides", "rests"], max_steps=40, record=1, name="full ahead")
+    return play(["arrives", "collides", "rests"], max_steps=40, name="full ahead")
 
 
 @pytest.fixture
@@ -82,14 +82,6 @@ def test_the_better_one_wins_more_then_by_more_and_nan_is_never_better() -> None
     assert ranks[0] < ranks[1] < ranks[2]
     lost = of(**{"return": [math.nan, 1.0]})
     assert lost > [] and of(**{"return": [-5.0, -5.0]}) > lost
-
-
-def test_recordings_are_the_episodes(result: Evaluation) -> None:
-    assert list(result.recordings) == [0, 1, 2]
-    for index, recording in result.recordings.items():
-        assert len(recording.pose) == result.episodes["length"][index] + 1
-        assert recording.success == bool(result.episodes["success"][index])
-    assert result.recordings[1].title == "level collides, episode 1"
 
 
 def test_many_statistics_have_rows_of_their_own(result: Evaluation) -> None:

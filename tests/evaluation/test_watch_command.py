@@ -125,13 +125,12 @@ def test_a_checkpoint_in_a_terminal(checkpoint: Path, capsys: Any) -> None:
 
 
 def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
-    film = tmp_path / "films" / "two.mp4"
-    watch(f"checkpoint={checkpoint}", "env.max_steps=7", f"record={film}", "episodes=2", "speed=2")
+    film = tmp_path / "films" / "one.mp4"
+    watch(f"checkpoint={checkpoint}", "env.max_steps=7", f"record={film}", "speed=2")
     with imageio.get_reader(film) as reader:
-        assert reader.count_frames() == 2 * (2 + 45)  # every fourth of 8 frames, and the end for 1.5 s
-    out = capsys.readouterr().out.splitlines()
-    assert [line[:17] for line in out[:2]] == ["episode 1, step 7", "episode 2, step 7"]
-    assert out[2] == f"wrote {film}"
+        assert reader.count_frames() == 2 + 45  # every fourth of 8 frames, and the end for 1.5 s
+    told, wrote = capsys.readouterr().out.splitlines()
+    assert told.startswith("episode 1, step 7") and wrote == f"wrote {film}"
     watch(f"checkpoint={checkpoint}", "env.max_steps=7", "show=numbers")  # one episode, since nobody watches
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 8 and rows[0].startswith("    1  observation ") and " reward " in rows[6]

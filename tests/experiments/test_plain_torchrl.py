@@ -22,12 +22,12 @@ def test_the_scripts_are_short(script: ModuleType, lines: int) -> None:
     assert len(Path(script.__file__ or "").read_text().splitlines()) <= lines
 
 
-@exhaustive("frames", [300, 2000])
+@exhaustive("frames", [200, 2000])
 def test_iqn_with_our_loss_and_our_replay_learns_in_a_script_of_torchrl(frames: int) -> None:
     """At random a pole stands for 22 steps, and greedily, before anything is learned, for 9."""
     returns = iqn.train(frames=frames, start=100)
     assert 0.75 * frames <= sum(returns) <= frames  # but for the last episode, of at most 500
-    assert frames == 300 or sum(returns[-5:]) / 5 > 40
+    assert frames == 200 or sum(returns[-5:]) / 5 > 40
 
 
 @exhaustive(
@@ -47,12 +47,12 @@ def test_our_world_teaches_ppos_of_torchrl_and_pytorch(script: Any, batches: int
     assert batches == 2 or (rewards[0] < 0 and sum(rewards[-3:]) / 3 > 0.1)
 
 
-@exhaustive("frames", [400, 6000])
+@exhaustive("frames", [200, 6000])
 def test_our_loss_of_ac_iqn_learns_in_a_script_of_torchrl(frames: int) -> None:
     """At random an episode returns some -1,200; -150 is what a trained agent gets."""
     torch.manual_seed(0)
-    returns = pendulum.train(frames=frames, **({"start": 300} if frames == 400 else {}))
-    assert len(returns) == frames // 200 and (frames == 400 or sum(returns[-10:]) / 10 > -250)
+    returns = pendulum.train(frames=frames, **({"start": 150} if frames == 200 else {}))
+    assert len(returns) == frames // 200 and (frames == 200 or sum(returns[-10:]) / 10 > -250)
 
 
 def test_a_policy_of_a_run_acts_in_a_rollout_of_torchrl(rlstack_command: Command, tmp_path: Path) -> None:

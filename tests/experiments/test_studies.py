@@ -33,6 +33,7 @@ from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 from rlstack.envs.rocket.rewards import TERMS
 from rlstack.evaluation.results import Evaluation
 from rlstack.training.preflight import check_buildable, few_worlds
+from tests.exhaustive import exhaustive
 from tests.reporting.made_runs import make_run
 from tests.training.test_cadence import config
 
@@ -52,7 +53,7 @@ def test_the_goal_is_reached_where_an_evaluation_first_reaches_it(
     assert judged(make_run(tmp_path / "run", None, rows, "frames,time/cpu_seconds,eval/success")) == reached
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@exhaustive("option", OPTIONS)
 def test_every_arm_can_be_trained(option: str) -> None:
     for agent in AGENTS[option]:
         for changes in OPTIONS[option].values():
@@ -75,20 +76,6 @@ def test_views_are_free_and_a_backward_pass_is_counted() -> None:
     with operations.Operations() as counted:
         value.backward()
     assert counted.number > 0
-
-
-def test_the_table_has_both_columns() -> None:
-    result = {
-        "steps": {"cartpole": 27.0},
-        "updates": {"sac": 1234.4},
-        "earlier": {"commit": "50b0caa1ff", "steps": {"cartpole": 49.0}, "updates": {}},
-    }
-    assert operations.table(result).splitlines() == [
-        "| | operations, commit 50b0caa1 | operations now |",
-        "|---|---|---|",
-        "| a step of `cartpole` | 49 | 27 |",
-        "| an update of `sac` |  | 1,234 |",
-    ]
 
 
 def test_unknown_names_are_refused() -> None:
@@ -298,6 +285,7 @@ def test_games_of_the_last_quarter_count_however_they_are_logged(tmp_path: Path)
 # -- The frozen benchmark of MarineNav: its episodes, and its comparison of players ----------------------------------
 
 
+@pytest.mark.slow
 def test_the_frozen_episodes_are_those_that_were_frozen() -> None:
     episodes = benchmark.frozen()
     robots = [config["env"]["num_robots"] for config in episodes.configs]
@@ -313,6 +301,7 @@ def test_another_file_is_refused(tmp_path, monkeypatch) -> None:
         benchmark.frozen()
 
 
+@pytest.mark.slow
 def test_the_public_episodes_are_those_of_twelve_seeds() -> None:
     episodes = benchmark.public()
     assert len(episodes.configs) == 720 and episodes.levels.count("3") == 120

@@ -107,7 +107,7 @@ def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
     assert [name_of(source) for source in sources] == ["ppo0", "model", "ppo_0.5"]
 
 
-def test_an_adapter_plays(tmp_path: Path) -> None:
+def test_an_adapter_plays() -> None:
     env = Duel(num_worlds=2)
     player = make_player("callable:tests.play.test_players:two_where_time_is_up", env, "mine")
     assert player.name == "mine"

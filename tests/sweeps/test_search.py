@@ -23,6 +23,7 @@ from rlstack.sweeps.search import Pruning, Search, SearchConfig, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import scores
+from tests.exhaustive import exhaustive
 from tests.faults import Killed
 from tests.refusals import refused
 
@@ -81,11 +82,11 @@ def states(subject: Search) -> list[str]:
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_twenty_trials_are_ten_and_ten_more(tmp_path: Path, jobs: int) -> None:
-    straight = run(search(tmp_path / "straight", n_jobs=jobs))
-    run(search(tmp_path / "twice", n_jobs=jobs, n_trials=10))
-    twice = run(search(tmp_path / "twice", n_jobs=jobs))
-    assert len(trials(straight)) == 20 and trials(twice) == trials(straight)
+def test_twelve_trials_are_six_and_six_more(tmp_path: Path, jobs: int) -> None:
+    straight = run(search(tmp_path / "straight", n_jobs=jobs, n_trials=12))
+    run(search(tmp_path / "twice", n_jobs=jobs, n_trials=6))
+    twice = run(search(tmp_path / "twice", n_jobs=jobs, n_trials=12))
+    assert len(trials(straight)) == 12 and trials(twice) == trials(straight)
     assert twice.ranked() == straight.ranked() and set(states(straight)) == {"COMPLETE", "PRUNED"}
 
 
@@ -339,13 +340,13 @@ def goes_on_to_the_same_end(folder: Path, straight: Population, **options: int) 
     assert [g.members for g in again.generations] == [g.members for g in straight.generations]
 
 
-@pytest.mark.parametrize("kill", [0, 1, 5, 6, 7, 13, 23])
+@exhaustive("kill", [1, 6, 23, 0, 5, 7, 13], quick=3)
 def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, straight: Population, tmp_path: Path) -> None:
     goes_on_to_the_same_end(tmp_path, straight, stop_after=kill)
 
 
+@exhaustive("call", [2, 1, 3])
 @pytest.mark.parametrize("name", ["copytree", "rmtree"])
-@pytest.mark.parametrize("call", [1, 2, 3])
 def test_killed_while_copying_it_goes_on_to_the_same_end(
     name: str, call: int, straight: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
