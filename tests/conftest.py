@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import torch
 from hydra._internal import defaults_list as tree
 from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, flag_override
 
 torch.set_num_threads(1)
 _STATE = tempfile.TemporaryDirectory(prefix="rlstack_tests_")
@@ -60,7 +61,15 @@ def _loaded(file: Any, load: Any = OmegaConf.load) -> Any:
 def _merged(loader: Any, defaults: Any, repo: Any, merge: Any = Loader._compose_config_from_defaults_list) -> Any:
     """Replaces Hydra's merging of files, to which it then applies the command line: equal contents are merged once."""
     files = [pickle.dumps(repo.load_config(default.config_path)) for default in defaults]
-    return _kept((repr(defaults), *files), lambda: merge(loader, defaults, repo))
+    own = len([*takewhile(lambda default: default.config_path.startswith("hydra/"), defaults)])  # of every command
+
+    def make() -> Any:
+        base = _kept((repr(defaults[:own]), *files[:own]), lambda: merge(loader, defaults[:own], repo))
+        with flag_override(base, "no_deepcopy_set_nodes", True):
+            base.merge_with(merge(loader, defaults[own:], repo))
+        return base
+
+    return _kept((repr(defaults), *files), make)
 
 
 def _choices(overrides: Any, defaults: Any, self_added: bool, make: Any = tree._create_interpolation_map) -> Any:
