@@ -9,7 +9,6 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torchrl.objectives.value import TDLambdaEstimator
 
 from rlstack.data.flatten import NStepWindows, n_step_windows
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
@@ -67,22 +66,6 @@ def test_a_forbidden_action_is_never_the_best() -> None:
     data = sequence([[10.0, 3.0]], [1.0], {"done": [False], "terminated": [False]})
     data["next", "action_mask"] = torch.tensor([[[False, True]]])
     assert PQNLoss(Shown(), gamma=0.5).returns(data).item() == 2.5
-
-
-@pytest.mark.parametrize("td_lambda", [0.0, 0.65, 1.0])
-def test_returns_are_torchrls(td_lambda: float) -> None:
-    torch.manual_seed(0)
-    done = torch.rand(3, 7, 1) < 0.3
-    terminated = done & (torch.rand(3, 7, 1) < 0.5)
-    following = {"observation": torch.randn(3, 7, 2, dtype=torch.float64), "done": done, "terminated": terminated}
-    following["reward"] = torch.randn(3, 7, 1, dtype=torch.float64)
-    data = TensorDict({"observation": torch.randn(3, 7, 2, dtype=torch.float64), "next": following}, [3, 7])
-    found = PQNLoss(Shown(), gamma=0.875, td_lambda=td_lambda).returns(data)
-    for part in (data, data["next"]):
-        part["state_value"] = part["observation"].amax(-1, keepdim=True)
-    estimator = TDLambdaEstimator(gamma=0.875, lmbda=td_lambda, value_network=None, vectorized=False)
-    wanted = estimator.value_estimate(data, next_value=data["next", "state_value"])
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
 
 
 def test_the_loss_is_half_the_squared_error() -> None:
