@@ -280,21 +280,6 @@ def test_its_gradient_reaches_the_critic_alone(name: str, memory: Any) -> None:
 
 
 @exhaustive("name", NAMES)
-@exhaustive("world", list(WORLDS))
-@exhaustive("memory", MEMORIES)
-@exhaustive("shared_layers", [0, 1])
-def test_all_of_it_learns(name: str, world: str, memory: Any, shared_layers: int) -> None:
-    env = WORLDS[world]()
-    agent = small(env, name, recurrent=memory, shared_layers=shared_layers)
-    before = copies(agent.parameters())
-    for part in islice(batches(env, agent, 8), 3):
-        metrics = agent.learn(part, agent.frames + int(part["active"].sum()))
-    assert not any(map(torch.equal, before, agent.parameters()))
-    assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())
-    assert agent.update_once(part)
-
-
-@exhaustive("name", NAMES)
 @exhaustive("memory", MEMORIES)
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) -> None:
     found = []

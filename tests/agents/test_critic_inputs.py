@@ -163,7 +163,7 @@ def test_statistics_of_both_are_kept_apart(name: str) -> None:
     torch.testing.assert_close(normalized[SEEN_BY_ACTOR], agent.normalizer(part["observation"]))
 
 
-@pytest.mark.parametrize("name", ["ppo", "sac", "td3"])
+@exhaustive("name", ["ppo", "sac", "td3"], quick=2)
 def test_recurrent_actors_have_critics_without_a_core(name: str) -> None:
     env = Coins(8)
     core = {"kind": "gru", "size": 8, "sequence_length": 4}
@@ -176,7 +176,7 @@ def test_recurrent_actors_have_critics_without_a_core(name: str) -> None:
     assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters()))
 
 
-@pytest.mark.parametrize("name", ["ppo", "sac"])
+@exhaustive("name", ["sac", "ppo"])
 def test_a_restored_agent_goes_on_alike(name: str) -> None:
     env = Coins(8)
     agent, other = (small(env, name, ["state"], normalize_observations=True) for _ in range(2))

@@ -192,7 +192,7 @@ def test_the_first_frames_are_random(name: str, discrete: bool) -> None:
             assert action.mean(0).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("name", ["dqn", "qrdqn", "iqn", "rainbow"])
+@exhaustive("name", ["dqn", "rainbow", "qrdqn", "iqn"])
 def test_layer_norm_bounds_the_values_far_from_the_data(name: str) -> None:
     env = plain(discrete=True)
     near = env.draw(64)["observation"]

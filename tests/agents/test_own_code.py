@@ -501,7 +501,7 @@ def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, rlstack_co
         given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
     else:
         given = [f"agent={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
-    words = ["env=cartpole", "debug=300", "logger=csv", "device=cpu", "threads=1", "run_dir=run", "agent.hidden=[8]"]
+    words = ["env=cartpole", "debug=40", "logger=csv", "device=cpu", "threads=1", "run_dir=run", "agent.hidden=[8]"]
     words += ["eval.episodes=1", "eval.max_steps=5"]
     done = rlstack_command("train", *given, *words)
     assert done.status == 0, done.err

@@ -54,8 +54,8 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] 
 
 
 KINDS = [
-    *("ppo", "dqn", "iqn", "sac", "acqn", "rainbow", "torchrl_sac", "recurrent ppo", "normalising ppo"),
-    *("an own algorithm", "acqn of own networks", "recurrent ppo in a group"),
+    *("ppo", "dqn", "acqn", "rainbow", "torchrl_sac"),
+    *("normalising ppo", "an own algorithm", "recurrent ppo in a group"),
 ]
 """Those that act in ways of their own; the others are slow."""
 ALONE = [name for name, options in YAMLS.items() if options.get("algorithm") == name]

@@ -12,6 +12,7 @@ from torchrl.data import ReplayBuffer
 from rlstack.agents import make_agent
 from tests.agents.recall import Recall
 from tests.agents.small_agents import CASES, FRESH, batches, plain, small
+from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
 PRIORITIZED: dict[str, Any] = {
@@ -55,7 +56,7 @@ def check(agent: Any, sample: TensorDict, before: torch.Tensor, after: torch.Ten
     torch.testing.assert_close(sample["priority_weight"].double(), weight / weight.max(), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@exhaustive("n_step", [3, 1])
 @pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
 def test_an_update_changes_the_priorities_of_what_it_drew(name: str, discrete: bool, n_step: int) -> None:
     env = plain(discrete)

@@ -37,6 +37,8 @@ OFF_POLICY = [name for name in REMEMBERING if name not in ON_POLICY]
 ACTORS = [name for name in OFF_POLICY if name in CONTINUOUS]
 """Those with a replay buffer, an actor and critics."""
 KINDS = ("lstm", "gru")
+FIRST = sorted(REMEMBERING, key=("ppo", "dqn", "ddpg").count, reverse=True)
+"""One that learns on-policy, one of values and one with an actor and critics; the others after them."""
 
 
 def small(env: Any, name: str, kind: str = "lstm", length: int = 4, **overrides: Any) -> Any:
@@ -80,7 +82,7 @@ def test_any_collector_hands_it_on(options: dict[str, Any]) -> None:
     assert torch.equal(data["memory"][:, 1:], after[:, :-1]) and (data["memory"][:, 0] == 0).all()
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@exhaustive("name", FIRST, quick=3)
 def test_what_is_stored_is_what_the_cores_make_of_the_observations(name: str) -> None:
     env = recall(name, 6, delay=2, dtype=torch.float64)
     agent = small(env, name, normalize_observations=True, layers=2)
@@ -152,7 +154,7 @@ def test_other_envs_have_their_memory_kept_for_them() -> None:
     assert torch.equal(found["memory"][:, 1::2], found["next", "memory"][:, :-1:2])
 
 
-@exhaustive("name", sorted(REMEMBERING, key=("ppo", "dqn", "ddpg").count, reverse=True), quick=3)
+@exhaustive("name", FIRST, quick=3)
 def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
     options = {"id": "Pendulum-v1" if name in ACTORS else "CartPole-v1", "observation_keep": [0, 2]}
     agent = small(envs.make("gymnasium", num_envs=2, **options), name)
@@ -315,7 +317,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
 # -- masks of actions --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "iqn", "sac"])
+@exhaustive("name", ["ppo", "dqn", "sac", "a2c", "iqn"], quick=3)
 @pytest.mark.parametrize("explore", [True, False])
 def test_forbidden_choices_are_never_made(name: str, explore: bool) -> None:
     env = Recall(8, delay=2, masked=True)
@@ -372,8 +374,7 @@ def test_shared_layers_share_one_memory() -> None:
     assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@exhaustive(("name", "kind"), [("ppo", "lstm"), ("a2c", "gru"), ("ppo", "gru"), ("a2c", "lstm")], quick=2)
 def test_in_low_precision_a_policy_acts_as_it_learns(name: str, kind: str) -> None:
     """Its log probabilities are those of the update, but for the rounding of batches of other sizes."""
     env = some_arrive()

@@ -18,10 +18,8 @@ from rlstack.agents import agent_class, build_agent, make_agent, register
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
-from rlstack.config import ConfigError, conf_dir
-from rlstack.data.flatten import flatten_agents
+from rlstack.config import ConfigError
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, SMALL, Decisions, plain, small, takes
-from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 ACTIONS: dict[str, TensorSpec] = {
@@ -97,36 +95,20 @@ RETRACE: dict[str, Any] = {"correction": "retrace", "n_step": 3}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # numbers out of bounds
     ("ppo", {"minibatch_size": 1}, r"agent\.minibatch_size: 1 is outside"),
-    ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
     ("ppo", {"policy_gain": 2.0**63}, r"agent\.policy_gain: 9.22.*e\+18 is outside \(0, 1000\] \(of the usual size"),
     ("ppo", {"lr": 1e30}, r"agent\.lr: 1e\+30 is outside \[0, 100\] \(a step moves a parameter by about so much"),
-    ("ppo", {"initial_std": 1e3}, r"agent\.initial_std: 1000.0 is outside .* \(its logarithm is kept within"),
-    ("a2c", {"value_coefficient": 1e30}, r"agent\.value_coefficient: 1e\+30 is outside"),
     ("acqn", {"gamma": 1.5}, r"agent\.gamma: 1.5 is outside"),
-    ("acqn", {"target_tau": 0.0}, r"agent\.target_tau: 0.0 is outside"),
-    ("acqn", {"noise_high": 1e9}, r"agent\.noise_high: .* is outside \[0, 10\] \(actions lie in \[-1, 1\]\)"),
-    ("ddpg", {"noise": -0.1}, r"agent\.noise: -0.1 is outside"),
     ("ddpg", {"noise": {**LINEAR, "start": 1e9}}, r"agent\.noise: 1000000000.0 is outside"),
-    ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),
-    ("sac", {"target_entropy": 1e30}, r"agent\.target_entropy: 1e\+30 is outside \[-1000, 1000\]"),
     ("td3", {"actor_every": 0}, r"agent\.actor_every"),
-    ("rainbow", {"value_max": 1e30}, r"agent\.value_max: 1e\+30 is outside"),
-    ("rainbow", {"num_atoms": 1}, r"agent\.num_atoms: 1 is outside \[2, "),
     ("dqn", {"n_step": 100_000}, r"agent\.n_step: 100000 is outside \[1, 10000\] \(steps of an episode\)"),
-    ("dqn", {"frames_per_update": 1e-9}, r"agent\.frames_per_update: 1e-09 is outside .*10,000 updates per frame"),
     ("dqn", {"epsilon": {**LINEAR, "start": 2.0}}, r"agent\.epsilon: 2.0 is outside \[0, 1\]"),
     ("ppo", {"recurrent": {**LSTM, "size": 0}}, r"agent\.recurrent\.size: 0 is outside"),
-    ("ppo", {"rnd": {"coefficient": -1.0}}, r"agent\.rnd.*-1"),
     ("ppo", {"rnd": {"lr": {**LINEAR, "end": -1.0}}}, r"agent\.rnd\.lr: -1\.0 is outside \[0, 100\]"),
     *((name, {"cvar": level}, r"agent\.cvar") for name in ("iqn", "acqn") for level in (0.0, 1.5, {"distance": 0.0})),
     # no such option, value or kind of value
     ("acqn", {"gama": 0.9}, r"agent\.gama: unknown key, did you mean 'gamma'\?"),
     ("acqn", {"batch_size": "many"}, r"agent\.batch_size: expected a whole number such as 64 or 1e6, got 'many'"),
     ("acqn", {"critic": "gate"}, r"agent\.critic: did you mean 'gated'"),
-    ("ppo", {"critic": "joint"}, r"agent\.critic: .*'own', 'central'"),
-    ("ppo", {"normalize_over": "epoch"}, r"agent\.normalize_over: expected one of 'minibatch', 'rollout'"),
-    ("iqn", {"target_action": "best"}, r"agent\.target_action"),
-    ("a2c", {"precision": "float64"}, r"agent\.precision"),
     ("ppo", {"recurrent": {"kind": "rnn"}}, "expected one of 'lstm', 'gru'"),
     ("ppo", {"recurrent": {**LSTM, "length": 3}}, r"agent\.recurrent\.length: unknown key"),
     ("ppo", {"recurrent": "lstm"}, r"agent\.recurrent: expected"),
@@ -284,31 +266,6 @@ def test_a_policy_writes_actions_and_nothing_else() -> None:
     assert policy.out_keys == [("agents", "action")] and set(policy.in_keys) <= before
 
 
-LEARNERS = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml") if path.stem != "legacy")
-
-
-@exhaustive("name", LEARNERS)
-def test_every_shipped_agent_acts_and_learns(name: str) -> None:
-    """Uses continuous actions, or discrete ones for agents that cannot take continuous ones."""
-    worlds = [("marinenav", {"num_robots": 2, "continuous_actions": continuous}) for continuous in (True, False)]
-    if name == "cql":  # TorchRL's loss takes observations of one tensor
-        worlds = [("echelon", {"actions": "box", "maps": 2})]
-    for world, options in worlds:
-        env = envs.make(world, num_worlds=4, **options)
-        try:
-            agent = make_agent(name, env)
-            break
-        except ConfigError as error:
-            assert "actions" in str(error)
-    else:
-        pytest.fail("acts neither continuously nor discretely")
-    before = [value.detach().clone() for value in agent.parameters()]
-    batch = env.rollout(8, agent.policy(explore=True), break_when_any_done=False)
-    metrics = agent.update_once(flatten_agents(batch, agent.interface.group))
-    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
-    assert not all(map(torch.equal, before, agent.parameters()))
-
-
 def test_own_agents_by_name_and_by_path() -> None:
     assert agent_class("acqn") is agent_class("rlstack.agents.acqn:ACQN") is ACQN
     register("mine", "rlstack.agents.acqn:ACQN")
@@ -317,11 +274,6 @@ def test_own_agents_by_name_and_by_path() -> None:
     with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of a2c, acqn, .*ppo"):
         build_agent({}, envs.make("marinenav", num_worlds=1), 100)
     refused(ConfigError, "agent: no option 'nope'", make_agent, "nope", envs.make("marinenav", num_worlds=1))
-
-
-def test_an_observation_no_encoder_fits_is_a_config_error() -> None:
-    env = Shape(Unbounded((2, 3, 8)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
-    refused(ConfigError, r"shape \(3, 8\) have no encoder", make_agent, "acqn", env)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -22,6 +22,7 @@ from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, Detour, equal, plain, small
 from tests.agents.test_agents_going_on import both_go_on
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 DOWN = {"kind": "linear", "start": 1.0, "end": 0.0}
@@ -145,10 +146,15 @@ def test_the_rule_by_hand() -> None:
     kls = [0.021, 0.004, 0.0, 0.012, 0.006, 0.0049, 0.5, 0.0201]
     wanted = [1e-3 / 1.5, 1e-3, 1e-3, 1e-3, 1e-3, 1.5e-3, 1e-3, 1e-3 / 1.5]
     assert rates(kls) == pytest.approx(wanted, rel=1e-6)
-    assert rates(kls, Compiler(backend="eager")) == pytest.approx(wanted, rel=1e-6)
     assert rates([1e-8, 1e-8]) == pytest.approx([1e-3, 1.5e-3]), "at the first step the policy has not moved"
     assert rates([0.021, float("nan")]) == pytest.approx([1e-3 / 1.5] * 2)
     assert in_words(ADAPTIVE) == "0.001 at first (adaptive, KL 0.01)"
+
+
+@pytest.mark.slow
+def test_compiled_steps_follow_the_rule_too() -> None:
+    wanted = [1e-3 / 1.5, 1e-3, 1.5e-3]
+    assert rates([0.021, 0.004, 0.0049], Compiler(backend="eager")) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_it_stays_within_its_bounds() -> None:
@@ -158,7 +164,7 @@ def test_it_stays_within_its_bounds() -> None:
     assert rates([1.0, 1.0, 1e-4, 1e-4, 1e-4], **own) == pytest.approx([0.01, 0.01, 0.02, 0.04, 0.05])
 
 
-@pytest.mark.parametrize("recurrent", [None, {"kind": "gru", "size": 8, "sequence_length": 4}])
+@exhaustive("recurrent", [None, {"kind": "gru", "size": 8, "sequence_length": 4}])
 def test_resuming_goes_on_with_the_same_rate(recurrent: dict[str, Any] | None) -> None:
     env = Recall(8, delay=2)
     options = {"lr": {**ADAPTIVE, "low": 1e-9}, "epochs": 3, "recurrent": recurrent}

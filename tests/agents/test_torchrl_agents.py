@@ -69,7 +69,7 @@ OWN: dict[str, tuple[str, dict[str, Any], Callable[[], Decisions], dict[str, Any
 SHIPPED = ["torchrl_sac", "crossq", "redq", "cql", "iql", "td3_bc"]
 
 
-@exhaustive("name", [*SHIPPED, *OWN], quick=2)
+@exhaustive("name", [*SHIPPED, *OWN])
 def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
     """Every network moves, and the next action is legal."""
     loss, networks, world, options = OWN.get(name, ("", {}, numbers, {}))
@@ -104,7 +104,9 @@ def test_masks_that_allow_some_choices_or_none_do_no_harm(name: str) -> None:
 
 def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     networks, env = {"actor_network": ACTOR}, choices()
-    made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.1, options={"scale": 2.0})
+    made = own(
+        "tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.1, options={"scale": 2.0}, frames_per_update=4
+    )
     for step in range(1, 9):
         experience = env.experience(made, 4, 4)
         experience["next", "reward"] = (experience["action"] == 2).float().unsqueeze(-1)

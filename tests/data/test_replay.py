@@ -115,7 +115,6 @@ def state(count: int = 10, capacity: int = 10) -> dict[str, Any]:
     [
         (state(capacity=12), "capacity 12 does not fit one of 10"),
         (state(4) | {"cursor": 5}, "4 of 10 transitions, next written at 5"),
-        (state() | {"cursor": 10}, "10 of 10 transitions, next written at 10"),
         (state(0) | {"cursor": 1}, "0 of 10 transitions, next written at 1"),
         ({"transitions": {}}, "capacity, cursor missing"),
         (state(4) | {"transitions": {"action": torch.zeros(4, 1)}}, "next/observation/mask, .* differ"),

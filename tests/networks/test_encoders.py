@@ -19,6 +19,7 @@ from rlstack.config.options import EncoderConfig
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ImageEncoder, KeyedEncoder, ObjectSetEncoder, build_encoder, mlp
 from tests.agents.small_agents import Decisions, learn, small
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 
@@ -37,13 +38,6 @@ def test_layers_use_weights_put_in_place_of_their_own() -> None:
     plain = layers(data)
     with (TensorDict.from_module(layers).detach() * 2).to_module(layers, preserve_module_state=False):  # as losses do
         assert layers(data).equal(2 * plain) and plain.any()
-
-
-def test_mlp_layout() -> None:
-    assert [type(layer) for layer in mlp((3, 4, 5))] == [nn.Linear, nn.ReLU] * 2
-    normed = mlp((3, 4, 5), layer_norm=True)
-    assert [type(layer) for layer in normed] == [nn.Linear, nn.LayerNorm, nn.ReLU] * 2
-    assert normed(torch.randn(2, 6, 3)).shape == (2, 6, 5)
 
 
 def test_features_are_oneself_then_the_slots_in_order() -> None:
@@ -378,19 +372,19 @@ def test_impossible_options_are_refused(config: dict[str, Any], message: str) ->
 IMAGE = {"kind": "image", "features": 4}
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("name", "spec", "encoders"),
     [
-        *(
-            (name, SPEC, {"objects": {**SET, "kind": kind, "pool": "mean"}, "image": IMAGE})
-            for name in ("ppo", "dqn", "iqn", "sac")
-            for kind in ("set", "attention")
-        ),
         *(
             ("pqn", SPEC["image"], {"observation": {**IMAGE, "kind": kind, "layer_norm": True}})
             for kind in ("image", "impala")
         ),
+        *(
+            (name, SPEC, {"objects": {**SET, "kind": kind, "pool": "mean"}, "image": IMAGE})
+            for name, kind in (("ppo", "set"), ("sac", "attention"), ("dqn", "set"), ("iqn", "attention"))
+        ),
     ],
+    quick=4,
 )
 def test_agents_learn_through_them(name: str, spec: TensorSpec, encoders: dict[str, Any]) -> None:
     env = Decisions(spec, Categorical(4, shape=()))
