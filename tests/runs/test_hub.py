@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     pytest.importorskip("huggingface_hub")
     running = Hub()
-    threading.Thread(target=running.serve_forever, daemon=True).start()
+    threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{running.server_port}")
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
