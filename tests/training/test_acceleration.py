@@ -16,7 +16,7 @@ from torch import nn
 from rlstack.agents import base, build_agent
 from rlstack.agents import optimizer as precision
 from rlstack.agents.optimizer import CannotCompile
-from rlstack.config import ConfigError, build, conf_dir, load_group
+from rlstack.config import ConfigError, build, conf_dir
 from rlstack.runs.loading import load
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import surroundings_untouched
@@ -32,6 +32,7 @@ from rlstack.training.acceleration import (
 from rlstack.training.config import TrainConfig
 from rlstack.training.run import train
 from rlstack.training.summary import describe
+from tests.agents.small_agents import YAMLS
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import CARTPOLE_RUN, composed
@@ -236,16 +237,15 @@ def test_auto_keeps_recurrent_cores_in_float32(units: Any) -> None:
 
 
 def test_auto_is_the_default_and_three_recipes_gain() -> None:
-    names = [path.stem for path in Path(conf_dir(), "agent").glob("*.yaml") if path.stem != "legacy"]
-    agents = [load_group("agent", name) for name in names]
-    assert len(agents) > 10
-    assert {(agent["precision"], agent["bfloat16_pays"]) for agent in agents} == {("auto", False)}
+    assert len(YAMLS) > 10
+    assert not [name for name, yaml in YAMLS.items() if {"precision", "bfloat16_pays"} & yaml.keys()]
     gaining = {
         path.stem for path in Path(conf_dir(), "recipe").glob("*.yaml") if "bfloat16_pays: true" in path.read_text()
     }
     assert gaining == {"arena_ppo", "echelon_ppo", "rocket_ppo"}
-    agent = composed("agent=ppo", "env=arena")["agent"]
-    assert agent["precision"] == "auto" and agent["bfloat16_pays"]
+    for env, pays in (("arena", True), ("cartpole", False)):
+        agent = composed("agent=ppo", f"env={env}")["agent"]
+        assert (agent["precision"], agent["bfloat16_pays"]) == ("auto", pays)
 
 
 @pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
@@ -321,7 +321,7 @@ def test_an_unknown_precision_is_one_line() -> None:
     refused(ConfigError, r"agent\.precision.*auto.*float32.*bfloat16.*float16", train, plain)
 
 
-@pytest.mark.parametrize("began", [True, False])
+@exhaustive("began", [True, False])
 def test_a_run_keeps_its_precision_on_another_kind_of_cpu(
     began: bool, units: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

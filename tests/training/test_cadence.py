@@ -27,6 +27,7 @@ from rlstack.training.monitor import is_due
 from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.run import train
 from rlstack.training.summary import describe
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import begun, logged
 
@@ -48,15 +49,16 @@ def plain_config(*overrides: str, **changed: Any) -> dict[str, Any]:
     return to_plain(found)
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("every", "steps", "made", "runs"),  # the seconds of the evaluation after each of ten batches of 10 s
     [
-        (None, [1] * 10, [*range(1, 11)], 1),
-        (None, [100] * 10, [10], 1),
-        (None, [3] * 10, [7, 8, 9, 10], 1),
         (None, [3] * 10, [7, 8, 9, 10], 2),  # another run in the process collects and learns meanwhile
+        (None, [100] * 10, [10], 1),
         (0.1, [100] * 10, [*range(1, 11)], 1),
+        (None, [1] * 10, [*range(1, 11)], 1),
+        (None, [3] * 10, [7, 8, 9, 10], 1),
     ],
+    quick=3,
 )
 def test_evaluations_take_at_most_a_fifth_of_the_time(
     every: float | None, steps: list[int], made: list[int], runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

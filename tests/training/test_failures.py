@@ -26,6 +26,7 @@ from rlstack.training.loop import Training
 from rlstack.training.monitor import Hardware
 from rlstack.training.run import train
 from rlstack.training.summary import environment_errors, one_line_errors
+from tests.exhaustive import exhaustive
 from tests.faults import room_for
 from tests.refusals import refused
 from tests.small_run import composed
@@ -185,20 +186,21 @@ def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == "Traceback\n  in step\nerror: env: worker 0 of 1: it broke\n"
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("exits", r":Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; an environment may end its episodes"),
-        ("raises", r":Fragile: step \d+ of an episode raised ArithmeticError: .* \(gymnasium_toys.py, line \d+\)$"),
-    ],
+FAILURES = {
+    "exits": r":Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; an environment may end its episodes",
+    "raises": r":Fragile: step \d+ of an episode raised ArithmeticError: .* \(gymnasium_toys.py, line \d+\)$",
+}
+
+
+@exhaustive(
+    ("how", "at", "frames"), [("exits", 40, 128), ("raises", 3, None), ("raises", 40, 128), ("exits", 3, None)], quick=2
 )
-@pytest.mark.parametrize(("at", "frames"), [(40, 128), (3, None)])
 def test_an_environment_that_fails_ends_the_run_in_one_line(
-    tmp_path: Path, how: str, told: str, at: int, frames: int | None
+    tmp_path: Path, how: str, at: int, frames: int | None
 ) -> None:
     """The failure happens in training, after a checkpoint, and in the self-check."""
     ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: {how}, at: {at}}}"]
-    refused(RunError, rf"^env: tests.*{told}", train, plain(tmp_path / "run", *ends))
+    refused(RunError, rf"^env: tests.*{FAILURES[how]}", train, plain(tmp_path / "run", *ends))
     if frames is None:
         assert not (tmp_path / "run").exists()
     else:
@@ -234,8 +236,10 @@ def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypa
     assert place_of(ended.value) == f"test_failures.py:{here}"
 
 
-@pytest.mark.parametrize(
-    "place", ["preflight.write_checkpoint", "preflight.check_buildable", *("loop.build_worlds", "loop.Training.begin")]
+@exhaustive(
+    "place",
+    ["preflight.write_checkpoint", "loop.Training.begin", "preflight.check_buildable", "loop.build_worlds"],
+    quick=2,
 )
 def test_memory_that_is_full_before_the_first_batch_is_told_too(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

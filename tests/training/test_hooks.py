@@ -18,7 +18,7 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.run import train
 from tests.refusals import refused
-from tests.small_run import CARTPOLE_RUN, begun, composed
+from tests.small_run import CARTPOLE_RUN, begun, composed, reopened
 from tests.training.test_failures import AtFrame
 
 
@@ -90,7 +90,7 @@ def test_its_state_is_in_checkpoints_and_its_metrics_in_the_log(tmp_path: Path) 
     logged = [row["mine/batches"] for row in read_metrics(folder / "metrics.csv") if "mine/batches" in row]
     assert logged == [2, 4]
     shutil.copytree(folder, tmp_path / "without")  # a hook may be left out later on
-    train({**composed(*CARTPOLE_RUN, f"resume={tmp_path / 'without'}"), "total_frames": 160})
+    reopened(tmp_path / "without", {**composed(*CARTPOLE_RUN), "total_frames": 160}).restore()
 
 
 def test_a_dropped_batch_counts_but_nobody_learns_from_it(tmp_path: Path) -> None:

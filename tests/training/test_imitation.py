@@ -277,7 +277,7 @@ DETOUR = {"name": "tests.agents.small_agents:Detour", "num_worlds": 8}
 def plain_config(*overrides: str) -> dict[str, Any]:
     """Returns the configuration of a small run in a small world."""
     small = [value for value in SMALL_RUN if not value.startswith("env.")]
-    small += ["total_frames=800", "eval.every=800", "checkpoint.every=800", "agent.buffer_size=2000"]
+    small += ["total_frames=480", "eval.every=480", "checkpoint.every=480", "agent.buffer_size=2000"]
     small += ["imitation.frames=300", "imitation.epochs=2", "checkpoint.keep=5", "agent.candidates=1", "agent.cvar=1.0"]
     return {**composed(*small, *overrides), "env": DETOUR}
 
@@ -309,7 +309,7 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
     rows = logged(finished)
     of = {name: [row[name] for row in rows] for name in rows[0]}
-    assert of["frames"][0] == "0" and int(of["frames"][-1]) >= 800
+    assert of["frames"][0] == "0" and int(of["frames"][-1]) >= 480
     assert float(of["imitation/held_out"][0]) < 1 and not any(of["imitation/held_out"][1:])
     assert float(of["imitation/frames"][0]) == 300
     assert of["eval/return"][0] and any(of["loss/critic"])

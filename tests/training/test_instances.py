@@ -23,7 +23,7 @@ def train(folder: Path, *words: str, agent: str = "ppo") -> Any:
     toy = ["env=gymnasium", f"env.id={LICENSED}", f"+env.kwargs.book={folder}/book", "logger=csv", "device=cpu"]
     short = [
         "total_frames=200",
-        "agent.steps_per_batch=20",
+        *("agent.steps_per_batch=20", "agent.epochs=1", "agent.hidden=[8]"),
         "eval.every=100",
         "eval.episodes=3",
         f"run_dir={folder}/run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,52 +97,45 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
     assert debugged(_completed(plain))["env"]["num_worlds"] == 8
 
 
-@pytest.mark.parametrize(
+LOST = "cannot be imported: No module named {!r}; run the command in the folder of {}, or put that folder on PYTHONPATH"
+
+
+@exhaustive(
     ("given", "message"),
     [
         ([f"env={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
         ([f"env={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
+        (["env=lost:World"], f"env.name: lost:World {LOST.format('lost', 'lost.py')}"),
+        (["env=no.module:World"], f"env.name: no.module:World {LOST.format('no', 'no')}"),
         ([f"env={NAME}", "total_frames=null"], "total_frames: missing"),
-        *(
-            (
-                [f"env={name}"],
-                f"env.name: {name} cannot be imported: No module named {missing!r}; run the command in "
-                f"the folder of {folder}, or put that folder on PYTHONPATH",
-            )
-            for name, missing, folder in (("lost:World", "lost", "lost.py"), ("no.module:World", "no", "no"))
-        ),
     ],
+    quick=3,
 )
 def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Command) -> None:
     assert rlstack_command("train", "agent=ppo", "total_frames=100", *given).refused().startswith(f"error: {message}")
 
 
-SCRIPTS = [
-    ("SyntaxError: invalid syntax (broken.py, line 2)", "\ndef f(:\n"),
-    (
-        "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)",
-        "\nimport no_such_package\n",
-    ),
-    ("RuntimeError: a b (broken.py, line 3)", "\n\nraise RuntimeError('a\\nb')\n"),
-    ("SystemExit: 3 (broken.py, line 1)", "raise SystemExit(3)\n"),
-]
-
-
 @pytest.mark.parametrize(
-    ("given", "told", "why", "script"),
+    ("options", "why", "script"),
     [
-        ("env=broken:World", "env.name: broken:World", *SCRIPTS[0]),
-        ("agent=broken:Agent", "agent.algorithm: broken:Agent", *SCRIPTS[1]),
-        ("env=gymnasium env.id=broken:World", "env: id: broken:World", *SCRIPTS[2]),
-        ("env=broken:World", "env.name: broken:World", *SCRIPTS[3]),
+        ({"name": "broken:World"}, "SyntaxError: invalid syntax (broken.py, line 2)", "\ndef f(:\n"),
+        ({"name": "broken:World"}, "ModuleNotFoundError: No module named 'gone' (broken.py, line 1)", "import gone\n"),
+        (
+            {"name": "gymnasium", "id": "broken:World"},
+            "RuntimeError: a b (broken.py, line 1)",
+            "raise RuntimeError('a\\nb')",
+        ),
+        ({"name": "broken:World"}, "SystemExit: 3 (broken.py, line 1)", "raise SystemExit(3)\n"),
     ],
 )
 def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
-    given: str, told: str, why: str, script: str, rlstack_command: Command, tmp_path: Path
+    options: dict[str, Any], why: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.py").write_text(script)
-    ended = rlstack_command("train", "total_frames=100_000", *given.split())
-    assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    named = "env: id" if "id" in options else "env.name"
+    refused(ConfigError, f"^{re.escape(f'{named}: broken:World cannot be imported: {why}')}$", build_world, options)
 
 
 # -- the working folder ------------------------------------------------------------------------------------------

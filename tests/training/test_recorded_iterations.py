@@ -253,7 +253,7 @@ def test_opponents(
         replayed.append((graphs[0] if graphs else None, list(env._names)))
 
     make = partial(envs.make, DUEL, num_worlds=6, opponents=opponents)
-    compared("ppo", make, {}, monkeypatch, change=joined, count=16, steps=6)
+    compared("ppo", make, {"epochs": 1, "minibatch_size": 24}, monkeypatch, change=joined, count=16, steps=6)
     pools = [training.env.pool for _, training in plays]
     assert pools[0].state_dict() == pools[1].state_dict() and pools[0].ratings.rating(LEARNER) != 1500
     assert sum(entry.games > 0 for entry in pools[0].entries) >= 3

@@ -101,7 +101,7 @@ def test_the_same_seed_is_the_same_run_also_killed_and_resumed(case: str, tmp_pa
 @pytest.mark.slow
 def test_a_run_whose_workers_do_not_wait_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     plain = configured(*AGENTS["sac"], "env.num_worlds=4", *APART)
-    killed(training(tmp_path / "killed", plain), 300)
+    killed(training(tmp_path / "killed", plain), 200)
     again = resumed(tmp_path / "killed", plain)
     assert again.frames >= again.config.total_frames
 

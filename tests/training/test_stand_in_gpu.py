@@ -16,7 +16,6 @@ from experiments.gpu.correctness import compare_lessons, compare_worlds, configu
 from experiments.gpu.rows import WORLDS, agents
 from experiments.gpu.runner import Setting
 from rlstack.config.allowed import granting
-from rlstack.runs.checkpoint import state_digest
 from rlstack.training.guard import Guard
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
@@ -130,7 +129,7 @@ WORLD = "tests.recorded_worlds:Crowd"
 def crowded(folder: Path, *hooks: Hook) -> Training:
     """Returns a run of PPO in a small world of groups, with an evaluation without episodes."""
     options = ["agent=ppo", "total_frames=700"]
-    small = ["agent.hidden=[8]", "agent.steps_per_batch=4", "agent.minibatch_size=16", "agent.epochs=2", "logger=csv"]
+    small = ["agent.hidden=[8]", "agent.steps_per_batch=4", "agent.minibatch_size=16", "agent.epochs=1", "logger=csv"]
     falls = ["agent.lr={kind: linear, start: 1e-3, end: 0}", "log_every=600", "eval.every=600", "checkpoint.every=500"]
     plain = composed(*options, *small, *falls, "device=cpu", "threads=1", "seed=3")
     plain |= {"env": {"name": WORLD, "num_worlds": 4}}
@@ -149,12 +148,9 @@ def test_a_run_with_groups_reads_nothing_until_something_is_due(
         run = crowded(tmp_path / "run", watch)
         run.execute()
         assert next(iterations) > 11 and not waits.count, waits.places
-        again = crowded(tmp_path / "again")
-        again.execute()
-        assert again.frames == run.frames and state_digest(again.state()) == run.digest
-        for path in sorted((tmp_path / "again" / "checkpoints").glob("checkpoint_*.pt"))[1:]:
+        for path in sorted((tmp_path / "run" / "checkpoints").glob("checkpoint_*.pt"))[1:]:
             path.unlink()
-        resumed = crowded(tmp_path / "again")
+        resumed = crowded(tmp_path / "run")
         resumed.restore()
         assert 500 <= resumed.frames < 600
         resumed.execute()
