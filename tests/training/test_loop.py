@@ -25,13 +25,13 @@ from tests.small_run import SMALL_RUN, begun, composed, logged, reopened
 
 SMALL = [
     *SMALL_RUN,
-    "total_frames=3000",
-    "log_every=250",
-    "eval.every=1250",
-    "checkpoint.every=1500",
+    "total_frames=1200",
+    "log_every=100",
+    "eval.every=500",
+    "checkpoint.every=600",
     "checkpoint.keep=5",
     "agent.hidden=[16,16]",
-    "agent.buffer_size=1000",  # smaller than the run: the replay wraps around
+    "agent.buffer_size=400",  # smaller than the run: the replay wraps around
 ]
 
 
@@ -57,26 +57,28 @@ def test_a_run_leaves_everything_in_its_directory(finished: Path) -> None:
     refused(ConfigError, "already holds a run", RunDirectory.create, finished, "x", 1)
     rows = logged(finished)
     frames = [int(float(row["frames"])) for row in rows]
-    assert frames == sorted(frames) and frames[-1] >= 3000
-    assert float(rows[-2]["train/updates"] or rows[-1]["train/updates"]) > 20
+    assert frames == sorted(frames) and frames[-1] >= 1200
+    assert float(rows[-2]["train/updates"] or rows[-1]["train/updates"]) > 5
     assert any(row["eval/success"] for row in rows)
 
 
 def test_another_seed_gives_another_run_which_ends_where_it_says(finished: Path, tmp_path: Path) -> None:
-    plain = plain_config("seed=1", "until=750")
+    plain = plain_config("seed=1", "until=500")
     begun(tmp_path / "other", plain).execute()
     refused(ConfigError, "until", reopened(tmp_path / "other", plain).restore)
-    assert logged(tmp_path / "other")[0] != logged(finished)[0]
+    rows = logged(tmp_path / "other")
+    assert rows and rows != logged(finished)[: len(rows)]
 
 
 @exhaustive("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
-    training = begun(tmp_path / "run", plain_config("eval.every=3000", "checkpoint.every=3000"))
+    plain = plain_config("eval.every=1200", "checkpoint.every=1200")
+    training = begun(tmp_path / "run", plain)
     learn, handler = training.agent.learn, signal.getsignal(number)
 
     def interrupted(sequences: Any, frames: int) -> Any:
         metrics = learn(sequences, frames)
-        if frames > 1000:
+        if frames > 400:
             os.kill(os.getpid(), number)  # in the middle of an iteration
         return metrics
 
@@ -85,8 +87,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
         training.execute()
     assert signal.getsignal(number) is handler
     saved = RunDirectory(tmp_path / "run").checkpoints.latest()
-    assert saved is not None and 1000 < int(saved.stem.split("_")[1]) < 1500
-    plain = plain_config("eval.every=3000", "checkpoint.every=3000")
+    assert saved is not None and 400 < int(saved.stem.split("_")[1]) < 600
     resumed = reopened(tmp_path / "run", plain)
     resumed.restore()
     resumed.execute()
@@ -96,7 +97,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
 
 def test_an_evaluation_is_left_at_once(tmp_path: Path, capsys: Any) -> None:
     """Everything learned is saved, up to the last frame."""
-    training = begun(tmp_path / "run", plain_config("total_frames=600", "eval.every=300"))
+    training = begun(tmp_path / "run", plain_config("total_frames=200", "eval.every=100"))
 
     def interrupted() -> Any:
         with working("evaluating", "episodes", 2) as work:
@@ -108,7 +109,7 @@ def test_an_evaluation_is_left_at_once(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         training.execute()
     saved = RunDirectory(tmp_path / "run").checkpoints.latest()
-    assert saved is not None and int(saved.stem.split("_")[1]) == training.frames >= 300
+    assert saved is not None and int(saved.stem.split("_")[1]) == training.frames >= 100
     output = capsys.readouterr().out
     assert f"saved {saved.name}; continue with: rlstack train resume=" in output
     shown = [line for line in output.splitlines() if line.startswith("frames ")][-1]

@@ -86,7 +86,14 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 @exhaustive(
-    ("name", "start"), [("ppo", 0), *((name, None) for name in RUNS), *((name, 0) for name in [*RUNS][1:])], quick=4
+    ("name", "start"),
+    [
+        ("ppo", 0),
+        ("dqn", None),
+        *((name, None) for name in RUNS if name != "dqn"),
+        *((name, 0) for name in [*RUNS][1:]),
+    ],
+    quick=2,
 )
 def test_a_whole_run_is_equal(name: str, start: int | None, runs: Callable[[str], Path]) -> None:
     before = content(runs(name))
@@ -102,9 +109,10 @@ def part(state: dict[str, Any], path: str) -> Any:
     return state
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("which", "path"),
-    [(-1, "agent/networks/actor/trunk.0.weight"), (-2, "agent/networks/critic/output.bias"), (-2, "rng/torch")],
+    [(-1, "agent/networks/actor/trunk.0.weight"), (-2, "rng/torch"), (-2, "agent/networks/critic/output.bias")],
+    quick=2,
 )
 def test_one_bit_is_found(which: int, path: str, run: Path, rlstack_command: Command) -> None:
     """A bit of the later checkpoint is reported with its tensor's name, one of the earlier by what follows from it."""
@@ -198,18 +206,19 @@ def test_a_length_that_changed_within_the_stretch_is_told_beside_the_difference(
 
 
 def test_hooks_of_the_run_take_part_again(tmp_path: Path) -> None:
-    run = rlstack.train(*RUN, *RUNS["ppo"], f"run_dir={tmp_path / 'own'}", hooks=[Counting()], quiet=True).path
+    words = [*RUN, *RUNS["ppo"], "total_frames=96", f"run_dir={tmp_path / 'own'}"]
+    run = rlstack.train(*words, hooks=[Counting()], quiet=True).path
     assert rlstack.verify(run, hooks=[Counting()], quiet=True).equal
 
 
 def test_without_the_replay_buffer_only_the_seed_repeats(tmp_path: Path, rlstack_command: Command) -> None:
-    run = trained("dqn", tmp_path, "checkpoint.replay=false")
+    run = trained("dqn", tmp_path, "checkpoint.replay=false", "total_frames=96")
     end = rlstack_command("verify", str(run))
     assert end.status == 2 and "without the replay buffer only from=0 repeats exactly" in end.err
     assert rlstack.verify(run, quiet=True, **{"from": 0}).equal
 
 
-@pytest.mark.parametrize("word", ["best", "best.pt"])
+@exhaustive("word", ["best", "best.pt"])
 def test_the_best_may_also_be_one_of_the_latest(word: str, run: Path) -> None:
     earlier, last = checkpoints(run)[-2:]
     shutil.copy(earlier, run / "checkpoints/best.pt")

@@ -20,6 +20,7 @@ from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.training import workers
 from rlstack.training.workers import ATTEMPTS, CollectorFailed, RemoteCollector, WorkerCollector, WorkerPolicy
+from tests.recorded_worlds import Crowd
 from tests.refusals import refused
 
 WORLDS, STEPS, TOTAL = 2, 8, 4
@@ -70,9 +71,13 @@ def cartpole(seed: int) -> Any:
     return envs.make("gymnasium", id="CartPole-v1", num_envs=WORLDS, workers=0, seed=seed)
 
 
-def marinenav(seed: int, **options: Any) -> Any:
+def crowd(seed: int) -> Any:
     torch.manual_seed(seed)
-    return envs.make("marinenav", num_worlds=WORLDS, num_robots=2, max_steps=6, seed=seed, **options)
+    return Crowd(WORLDS, seed=seed)
+
+
+def levels(seed: int) -> Any:
+    return envs.make("marinenav", num_worlds=WORLDS, num_robots=2, max_steps=6, seed=seed, curriculum=LEVELS)
 
 
 def learner(make: Callable[[int], Any] = cartpole, **options: Any) -> Agent:
@@ -110,10 +115,10 @@ def worker(make: Callable[[int], Any], agent: Agent, **options: Any) -> WorkerCo
 
 
 def test_a_worker_gathers_what_a_collector_would() -> None:
-    agent = learner(marinenav, **MEMORY)
-    batches = iter(worker(marinenav, agent))
+    agent = learner(crowd, **MEMORY)
+    batches = iter(worker(crowd, agent))
     ours = [next(batches).clone() for _ in range(2)]
-    plain = iter(rlstack.make_collector(marinenav(5), agent.policy(explore=True), STEPS))
+    plain = iter(rlstack.make_collector(crowd(5), agent.policy(explore=True), STEPS))
     for batch in ours:
         assert (batch.exclude("collector") == next(plain)).all()
         assert (batch["collector", "traj_ids"] == 1).all()
@@ -127,8 +132,8 @@ def test_every_batch_lies_where_the_first_one_did() -> None:
 
 
 def test_a_worker_goes_on_bit_for_bit_from_its_state() -> None:
-    agent = learner(marinenav, **MEMORY)
-    one, other = worker(marinenav, agent), worker(marinenav, agent)
+    agent = learner(crowd, **MEMORY)
+    one, other = worker(crowd, agent), worker(crowd, agent)
     batches, again = iter(one), iter(other)
     next(batches)
     state = deepcopy(one.state_dict())
@@ -143,7 +148,6 @@ def test_a_worker_goes_on_bit_for_bit_from_its_state() -> None:
 
 
 def test_restored_worlds_are_in_the_stage_of_the_weights_not_in_that_of_the_batch_before() -> None:
-    levels = partial(marinenav, curriculum=LEVELS)
     one, other = (worker(levels, learner(levels)) for _ in range(2))
     one.policy.stage.fill_(1)
     next(iter(one))
@@ -176,8 +180,8 @@ def test_a_world_that_ends_the_program_leaves_word_of_it(tmp_path: Path, monkeyp
 
 
 def test_batches_follow_the_learner_and_stand_in_the_order_of_workers() -> None:
-    agent = learner(marinenav)
-    remote, (inner,) = collector(agent, marinenav)
+    agent = learner(crowd)
+    remote, (inner,) = collector(agent, crowd)
     batches = iter(remote)
     first = next(batches)
     assert first.batch_size == (TOTAL, STEPS) and "collector" not in first.keys()  # noqa: SIM118
@@ -238,7 +242,7 @@ def test_workers_that_do_not_wait_have_no_state_and_begin_new_episodes() -> None
 
 
 def test_the_state_of_all_workers_can_be_saved(tmp_path: Path) -> None:
-    remote, (inner,) = collector(learner(marinenav), marinenav)
+    remote, (inner,) = collector(learner(levels), levels)
     next(iter(remote))
     torch.save(remote.worlds(), tmp_path / "worlds.pt")
     states = torch.load(tmp_path / "worlds.pt", weights_only=True)
