@@ -16,7 +16,7 @@ from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
 
 OPTIONS: dict[str, Any] = {
-    **{"hidden": [16], "precision": "float32", "batch_size": 64, "frames_per_update": 64},
+    **{"hidden": [32], "precision": "float32", "batch_size": 64, "frames_per_update": 64},
     **{"learning_starts": 0, "random_frames": 0, "target_tau": 0.1},
 }
 BEST = 0.5
@@ -67,12 +67,13 @@ TEMPERATURE = {"networks": ["actor_network", "log_alpha"], "lr": 1e-3}
 
 
 @exhaustive(
-    ("name", "options"),
+    ("name", "updates", "options"),
     [
-        ("iql", {"lr": 3e-3, "options": {"loss_function": "l2", "expectile": 0.7, "temperature": 10.0}}),
-        ("td3_bc", {"optimizers": RATES}),
+        ("iql", 100, {"lr": 3e-3, "options": {"loss_function": "l2", "expectile": 0.7, "temperature": 10.0}}),
+        ("td3_bc", 150, {"optimizers": RATES}),
         (
             "cql",
+            150,
             {
                 "optimizers": {**RATES, "actor": TEMPERATURE},
                 "options": {"loss_function": "l2", "min_q_weight": 0.1, "num_random": 4},
@@ -80,8 +81,8 @@ TEMPERATURE = {"networks": ["actor_network", "log_alpha"], "lr": 1e-3}
         ),
     ],
 )
-def test_what_pays_is_learned_from_data_in_which_it_is_rare(name: str, options: dict[str, Any]) -> None:
-    acted = learned(name, numbers(), uniform(), 100, **options)
+def test_what_pays_is_learned_from_data_in_which_it_is_rare(name: str, updates: int, options: dict[str, Any]) -> None:
+    acted = learned(name, numbers(), uniform(), updates, **options)
     assert 0.4 < float(acted.mean()) < 1.8  # the mean of the data is 0
 
 
