@@ -31,7 +31,6 @@ TABLES = {
     "rocket_league": ("tournament", "rocket/league"),
     "echelon": ("against", "echelon/bots"),
     "echelon_generations": ("tournament", "echelon/generations"),
-    "echelon_memory": ("echelon.memory", "echelon/memory"),
     "algorithms": ("marinenav.algorithms", "marinenav/algorithms"),
     "options": ("marinenav.options", "marinenav/options"),
     "benchmark_frozen": ("marinenav.benchmark", "marinenav/benchmark_frozen"),

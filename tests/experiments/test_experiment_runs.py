@@ -61,10 +61,10 @@ def test_a_run_that_should_stop_early_is_complete_there(
 
 
 def test_code_that_the_overrides_name_may_run_when_the_run_goes_on(commands: list[list[str]], tmp_path: Path) -> None:
-    network = "agent.network=experiments.echelon.contacts:Net"
+    network = "agent.network=my_lab.nets:Net"
     for _ in range(2):
         run = begun(tmp_path, network)
-    assert commands[1] == [f"resume={run}", "allow=[experiments.echelon.contacts:Net]"]
+    assert commands[1] == [f"resume={run}", "allow=[my_lab.nets:Net]"]
 
 
 @pytest.mark.parametrize(

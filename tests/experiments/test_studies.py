@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,15 @@ import torch
 import yaml
 from gymnasium.utils.env_checker import check_env
 
-from experiments import runs
-from experiments.against import SHOWN
 from experiments.benchmarks import operations
 from experiments.corrections import curves
-from experiments.echelon import memory
-from experiments.echelon.contacts import Net
 from experiments.marinenav import benchmark, quality
 from experiments.marinenav.offline import Results, gain, pooled
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
 from experiments.recorded.curves import draw, summary
 from experiments.reference_scores.deep_sea import DeepSea
-from experiments.results import read_csv
 from experiments.rocket.ablation import ALWAYS, EVERYTHING, variants, won
-from experiments.runs import Job, logged
-from rlstack.envs.echelon.observation import CONTACT, SELF, SOUNDS, size
+from experiments.runs import logged
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 from rlstack.envs.rocket.rewards import TERMS
 from rlstack.evaluation.results import Evaluation
@@ -142,40 +135,6 @@ def test_a_step_to_the_right_costs_and_the_last_corner_pays(actions: list[int], 
     assert sum(step[1] for step in steps) == pytest.approx(expected)
     assert [step[2] for step in steps] == [False, False, False, True]
     assert all(step[0].sum() == 1 for step in steps[:-1])
-
-
-# -- The comparison of policies under partial observation: its results, and the network with attention ---------------
-
-
-def test_attention_takes_nothing_from_contacts_that_are_unknown() -> None:
-    torch.manual_seed(0)
-    net, x = Net(size(5), 7), torch.randn(2, size(5))
-    contacts = x[:, SELF + SOUNDS :][:, : 9 * CONTACT].view(2, 9, CONTACT)
-    contacts[..., 13] = 1.0
-    contacts[:, 4, 13] = 0.0
-    before = net(x)
-    contacts[:, 4, :13] = 5.0
-    torch.testing.assert_close(net(x), before)
-    contacts[:, 5, :13] = 5.0
-    assert not torch.allclose(net(x), before)
-
-
-def test_new_seeds_join_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tuple(f"{frames}{',0.5' * (len(SHOWN) - 1)}" for frames in (1, 2))
-
-    def train(jobs: list[Job], parallel: int) -> list[Path]:
-        return [make_run(folder / f"seed{seed}", None, rows, ",".join(SHOWN)) for seed, folder, _ in jobs]
-
-    judged = dict.fromkeys(("success", "hp_margin", "length", "frames", "cpu_minutes"), 0.5)
-    monkeypatch.setattr(runs, "train", train)
-    monkeypatch.setattr(memory, "judge", lambda *_: judged)
-    for seed in ("0", "1"):
-        words = ["--kinds", "lstm", "--seeds", seed, "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
-        monkeypatch.setattr(sys, "argv", ["memory", *words])
-        memory.main()
-    assert json.loads((tmp_path / "memory.json").read_text()) == {"lstm": {"0": judged, "1": judged}}
-    kept = read_csv(tmp_path / "memory.csv")
-    assert [(row["seed"], row["frames"]) for row in kept] == [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
 
 
 # -- The statistics of the quality experiment, on made-up runs -------------------------------------------------------
