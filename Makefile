@@ -54,8 +54,9 @@ report: $(STAMP) ## a page about a run or a folder of runs; ARGS="runs/<run>"
 	$(PY) -m rlstack.report $(ARGS)
 
 # Small networks gain nothing from several threads, test files do from several processes.
-# They start many, so compiled code is kept, whatever the shell says, and apart from the sources.
-KEEP_COMPILED := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache
+# They start many, so compiled code is kept, whatever the shell says; beside the sources, since what pip compiled of torch is
+# there, too.
+KEEP_COMPILED := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=
 PYTEST := $(KEEP_COMPILED) OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
 
 test: $(STAMP) ## the test suite

@@ -145,8 +145,10 @@ class CriticsConfig(OffPolicyConfig):
         super().__post_init__()
         if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
-        if (self.weight_norm or self.critic_norm == "batch") and self.names_critic:
-            raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+        if self.names_critic:
+            for name in ("critic_hidden", "layer_norm", "join", "critic_norm", "weight_norm"):
+                if (value := getattr(self, name)) != getattr(CriticsConfig, name):
+                    raise ValueError(f"{name}={value} is for critics of ours, network may name no critic")
         if self.critic_norm == "none":
             return
         norm = f"critic_norm={self.critic_norm}"

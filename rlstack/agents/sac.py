@@ -118,9 +118,9 @@ class SAC(ActorCritic):
         """Returns a loss over the agent's networks."""
         c, options = self.config, self.loss_options()
         if self.choices is not None:
-            for name, usual in (("critic_norm", "none"), ("critic", "scalar")):
-                if (value := getattr(c, name)) != usual:
-                    raise ConfigError(f"agent.{name}={value} is for critics of continuous actions, the env has choices")
+            for name in ("critic_norm", "critic", "join", "squash"):
+                if (value := getattr(c, name)) != getattr(SACConfig, name):
+                    raise ConfigError(f"agent.{name}={value} is for continuous actions, the env has choices")
             return DiscreteSACLoss(self.actor, self.critics, **options)
         options |= {"joint": c.critic_norm != "none", "joint_targets": c.critic_norm == "batch_targets"}
         if c.critic == "scalar":

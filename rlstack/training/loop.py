@@ -293,8 +293,8 @@ class Training:
             stack.callback(self._close_hooks)
             self._call("on_start")
             self.ranks.attach(self.agent, c.seed if self._pending_rng is None else None)
-            if self.frames and self.frames >= self.last_frame:
-                self._judge()  # the evaluation at the end was interrupted
+            if self.frames >= self.last_frame:  # a hook has ended it, or the evaluation at the end was interrupted
+                self._judge()
             fold: Any = partial(_folded, self.agent.interface.group, c.collector.count)
             if self.agent.compiler is not None and self.agent.compiler.graphs:
                 fold = Recorded(fold, "folding agents into a batch", (), self.device, lent=True)

@@ -59,6 +59,19 @@ def test_the_order_of_a_run(tmp_path: Path) -> None:
     ]
 
 
+class _EndsAtOnce(Hook):
+    def on_start(self, training: Training) -> None:
+        training.finish()
+
+
+def test_a_run_that_ends_before_its_first_batch_is_judged_and_goes_on(tmp_path: Path) -> None:
+    run = train(composed(*CARTPOLE_RUN, f"run_dir={tmp_path / 'run'}"), [_EndsAtOnce()])
+    saved = run.checkpoints.load()
+    assert saved["frames"] == 0 and read_metrics(run.path / "metrics.csv")[0]["eval/return"] > 0
+    train(composed(*CARTPOLE_RUN, f"resume={run.path}"))
+    assert run.checkpoints.load()["frames"] == 128
+
+
 class Counter(Hook):
     """Counts the batches of a run, across interruptions."""
 
