@@ -59,7 +59,7 @@ def simulate(state: Tensor, length: Tensor, choice: Tensor, constants: Constants
     rates = speed, pushing, turn, turning
     if torch.compiler.is_compiling():  # into one loop over the worlds, which a stack of columns would take apart
         place, speed, angle, turn = (torch.add(old, rate, alpha=SECONDS) for old, rate in zip(columns, rates))
-        state = torch.stack((place, speed, angle, turn)).t().contiguous()
+        state = torch.stack((place, speed, angle, turn)).t()  # to write it row by row takes longer
         fallen = ((place.abs() > MOST_X) | (angle.abs() > MOST_ANGLE)).unsqueeze(-1)
     else:
         state = torch.add(state, torch.stack(rates, -1), alpha=SECONDS)
@@ -172,7 +172,8 @@ class CartPole(World):
         else:
             # Not the state itself: a tensor given twice would be compiled as one.
             stepped = self._whole_step(*given, torch.zeros_like(self.state), self._constants)
-            self.state, self.length, reward, done, fallen, late, *_ = stepped
+            state, self.length, reward, done, fallen, late, *_ = stepped
+            self.state = state.contiguous()
         return self._current(reward=reward, done=done, terminated=fallen, truncated=late)
 
     def _advance_and_restart(self, tensordict: TensorDictBase) -> tuple[TensorDict, TensorDict]:
