@@ -8,7 +8,8 @@ checkpoint plays games against each opponent, half of them on either side, with 
 two deterministic players would repeat the same few games.
 
 ``rocket/rules`` imitates two million decisions of the rule-based player, then PPO learns against it, 1v1;
-``rocket/two`` does the same 2v2; ``rocket/self_play`` continues from the agent of ``rules`` (``zoo:rocket``).
+``rocket/two`` does the same 2v2; ``rocket/self_play`` continues from the agent of ``rules`` (``zoo:rocket``), and
+``rocket/scratch`` learns from self-play alone.
 ``echelon/bots`` trains a team of five against both bots; its games are on unseen maps, at full fire. Results in the
 world's folder: ``<name>.json``, ``<name>.csv`` and ``<name>.png`` (the training), ``<name>.yaml`` (the configuration),
 and the best game of the first seed as film and replay.
@@ -44,6 +45,7 @@ class Experiment:
         seeds: default seeds.
         films: suffixes of the files of the best game.
         ylabel: title of the curve's y axis.
+        curve: metric that the curve shows.
     """
 
     opponents: tuple[str, ...]
@@ -51,6 +53,7 @@ class Experiment:
     seeds: tuple[int, ...]
     films: tuple[str, ...]
     ylabel: str
+    curve: str = "train/success"
 
 
 _FILMS, _WON = ("mp4", "npz"), "share of all games won against"
@@ -58,6 +61,9 @@ EXPERIMENTS = {
     "rocket/rules": Experiment(("rule",), 1000, (0, 1, 2), _FILMS, f"{_WON} the rules"),
     "rocket/self_play": Experiment(("zoo:rocket", "rule"), 1000, (0,), _FILMS, "share of games won against the pool"),
     "rocket/two": Experiment(("rule",), 1000, (0,), _FILMS, f"{_WON} two rules"),
+    "rocket/scratch": Experiment(
+        ("rule", "zoo:rocket"), 1000, (0,), _FILMS, "touches of the ball by a car in a game", "train/touches_blue"
+    ),
     "echelon/bots": Experiment(
         ("heuristic", "veteran"), 512, (0, 1, 2), ("mp4", "html"), "share of games won against heuristic and veteran"
     ),
@@ -98,15 +104,17 @@ def read_log(
     return rows
 
 
-def draw(rows: Log, path: Path, ylabel: str) -> None:
-    """Draws the share of games won in training; draws count as not won."""
+def draw(rows: Log, path: Path, ylabel: str, curve: str = "train/success") -> None:
+    """Draws a metric of the training: the share of games won, where draws count as not won, or another."""
     with saved_figure(path, "") as (axis,):
         for seed in sorted({row["seed"] for row in rows}):
             own = [row for row in rows if row["seed"] == seed]
             minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
-            axis.plot(minutes, [float(row["train/success"]) for row in own], label=f"seed {seed}")
-        axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
-        axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel, ylim=(0, 1))
+            axis.plot(minutes, [float(row[curve]) for row in own], label=f"seed {seed}")
+        if curve == "train/success":
+            axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
+            axis.set(ylim=(0, 1))
+        axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel)
 
 
 def won(row: Mapping[str, Any]) -> str:
@@ -142,8 +150,9 @@ def main() -> None:
         judged = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
     measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, judged, strict=True)}
     results = join(out / f"{name}.json", {"games": games, "seeds": measured})
-    rows = join_csv(out / f"{name}.csv", ["seed"], SHOWN, read_log(runs))
-    draw(rows, out / f"{name}.png", experiment.ylabel)
+    columns = tuple(dict.fromkeys((*SHOWN, experiment.curve)))
+    rows = join_csv(out / f"{name}.csv", ["seed"], columns, read_log(runs, columns))
+    draw(rows, out / f"{name}.png", experiment.ylabel, experiment.curve)
     if (first := min(results["seeds"])) in runs:
         shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
         for ending in experiment.films:

@@ -28,6 +28,7 @@ TABLES = {
     "rocket_two": ("against", "rocket/two"),
     "rocket_ablation": ("rocket.ablation", "rocket/ablation"),
     "rocket_self_play": ("against", "rocket/self_play"),
+    "rocket_scratch": ("against", "rocket/scratch"),
     "rocket_league": ("tournament", "rocket/league"),
     "echelon": ("against", "echelon/bots"),
     "echelon_generations": ("tournament", "echelon/generations"),

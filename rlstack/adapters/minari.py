@@ -43,7 +43,10 @@ def read_dataset(name: str) -> dict[str, Any]:
     try:
         folder = Path(name) / "data"
         dataset = minari.MinariDataset(folder) if folder.is_dir() else minari.load_dataset(name)
-        first = getattr(dataset.action_space, "start", 0)  # the number of the first choice, which worlds count from 0
+        space = dataset.action_space
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            raise TypeError(f"its actions are a {type(space).__name__}, and not one array")
+        first = getattr(space, "start", 0)  # the number of the first choice, which worlds count from 0
         parts = [_transitions(episode, first) for episode in dataset.iterate_episodes()]
     except Exception as error:  # Minari and HDF5 raise all sorts, and tuples of observations make no array
         reason = f"{first_line(error)}; `minari list local` shows what is here"

@@ -103,5 +103,11 @@ def test_what_cannot_be_read_or_written_is_told_in_one_line(vessels: tuple[Any, 
         "toys/pairs-v0", [episode], observation_space=pair, action_space=spaces.Discrete(2)
     )
     refused(ConfigError, "minari:toys/pairs-v0 cannot be read", read_recorded, "minari:toys/pairs-v0", interface)
+    taken = {"thrust": np.zeros((2, 1), np.float32), "mode": np.zeros(2, int)}
+    episode = EpisodeBuffer(0, None, None, seen[0], taken, [0.0, 0.0], [False, True], [False, False])
+    both = spaces.Dict({"thrust": pair[1], "mode": spaces.Discrete(2)})
+    minari.create_dataset_from_buffers("toys/modes-v0", [episode], observation_space=pair[0], action_space=both)
+    named = "minari:toys/modes-v0 cannot be read .its actions are a Dict, and not one array; "
+    refused(ConfigError, named, read_recorded, "minari:toys/modes-v0", interface)
     data["observation", "self"][1] += 1
     refused(ConfigError, "these are single transitions", write_recorded, "minari:toys/other-v0", data, interface)
