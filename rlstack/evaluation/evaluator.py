@@ -394,7 +394,8 @@ class EpisodeStatistics:
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
         self._find(stepped, step, LEARNED_FROM)
         done = following.get("done", None)  # otherwise a world is done when all its agents are
-        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
+        keys = [key for key in self._env.done_keys if key[-1] == "done"]
+        ends = [done] if done is not None else [following.get(key) for key in keys]
         self.running = self.running & ~torch.cat([self._flat(end) for end in ends], -1).all(-1)
         return int(self.running.sum())
 

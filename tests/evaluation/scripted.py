@@ -133,3 +133,25 @@ class Countdown(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         pass
+
+
+class AgentsAlone(Countdown):
+    """The same with three agents, whose ends are the only ones that are shown: all agents of a world end at once."""
+
+    def __init__(self, num_worlds: int = 1, seed: int = 0) -> None:
+        super().__init__(num_worlds, 3)
+        lead = (num_worlds, 3)
+        flags = {name: Binary(shape=(*lead, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(agents=Composite(flags, shape=lead), shape=(num_worlds,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDict:
+        mask = None if tensordict is None else tensordict.get(("agents", "_reset"), None)
+        root = None if mask is None else TensorDict({"_reset": mask[:, 0]}, batch_size=self.batch_size)
+        return super()._reset(root)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        out = super()._step(tensordict)
+        over = out.pop("done")[:, None].expand(-1, 3, 1)
+        flags = {"done": over, "terminated": over, "truncated": torch.zeros_like(over)}
+        out.get("agents").update({name: value.clone() for name, value in flags.items()})
+        return out.exclude("terminated")

@@ -28,6 +28,7 @@ from tests.rehearsal import rehearsing
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}
 COUNTDOWN = "tests.evaluation.scripted:Countdown"
+ALONE = "tests.evaluation.scripted:AgentsAlone"
 DRAWN = "tests.envs.gymnasium_toys:Drawn"
 
 
@@ -240,12 +241,16 @@ def test_a_policy_that_keeps_its_recurrent_state_forgets_it_before_each_turn(mon
     assert begun == [0, 2, 2]  # calls of the turn before; episodes take one step and two
 
 
-@pytest.mark.parametrize(("agents", "reward"), [(0, 1.0), (3, 2.0)])
-def test_worlds_without_statistics(monkeypatch: pytest.MonkeyPatch, agents: int, reward: float) -> None:
+@pytest.mark.parametrize(
+    ("world", "options", "reward"), [(COUNTDOWN, {}, 1.0), (COUNTDOWN, {"agents": 3}, 2.0), (ALONE, {}, 2.0)]
+)
+def test_worlds_without_statistics(
+    monkeypatch: pytest.MonkeyPatch, world: str, options: dict[str, int], reward: float
+) -> None:
     monkeypatch.setattr(evaluator, "MAX_WORLDS", 6)
-    key = ("agents", "action") if agents else "action"
-    policy = Scripted(lambda td: torch.zeros(*td.batch_size, *([agents] if agents else []), 1), key)
-    found = evaluate(policy, COUNTDOWN, {"agents": agents}, 8, 0)
+    size, key = ([], "action") if reward == 1 else ([3], ("agents", "action"))
+    policy = Scripted(lambda td: torch.zeros(*td.batch_size, *size, 1), key)
+    found = evaluate(policy, world, options, 8, 0, max_steps=9)
     lengths = [1, 2, 3, 4, 1, 2, 1, 2]
     assert found.episodes["length"].tolist() == lengths
     assert found.episodes["return"].tolist() == [reward * length for length in lengths]
