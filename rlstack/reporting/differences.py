@@ -19,7 +19,7 @@ from rlstack.config.overrides import override
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm, leader
 
 from .blocks import interval, shorter
-from .runs import StoredEvaluation, StoredRun
+from .runs import StoredEvaluation, StoredRun, with_whole_numbers
 
 NAMES = ("agent.name", "env.name", "env.id")
 """The names of agent and world: other options depend on them, and are compared only between equal ones."""
@@ -301,5 +301,5 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
         if options.get("precision") == "auto" and decided in decisions:  # a run stores the decision of auto
             options["precision"] = decided
         pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
-        candidates.append((" ".join(overrides), varied(pairs)))
+        candidates.append((" ".join(overrides), varied(with_whole_numbers(pairs))))
     return min(candidates, key=lambda entry: len(entry[1]))

@@ -286,7 +286,16 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         notes.append(f"{file.name} is damaged: the configuration is unknown")
         return {}
-    return {str(key): value for key, value in content.items()}
+    return {str(key): with_whole_numbers(value) for key, value in content.items()}
+
+
+def with_whole_numbers(value: Any) -> Any:
+    """Returns a value of a configuration with each whole number as an integer: ``1e6`` is the option ``1000000``."""
+    if isinstance(value, dict):
+        return {key: with_whole_numbers(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [with_whole_numbers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:

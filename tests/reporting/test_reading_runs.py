@@ -314,6 +314,14 @@ def test_groups_whose_long_values_end_differently_are_scored_apart(tmp_path: Pat
     assert [row["mean"] for row in configurations(listed(tmp_path))] == ["0.7", "0.3"]
 
 
+def test_a_whole_number_is_the_same_option_in_either_notation(tmp_path: Path) -> None:
+    for seed, total_frames in enumerate((200, 200.0)):  # as total_frames=2e2 is stored
+        make_run(tmp_path / str(seed), config(seed, lr=[1, 1.0][seed], total_frames=total_frames))
+    make_run(tmp_path / "other", config(2, lr=2))
+    groups = grouped(find(tmp_path)[0])
+    assert [(group.label, len(group.runs)) for group in groups] == [("lr=1", 2), ("lr=2", 1)]
+
+
 def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:
     groups = grouped(runs_of(config(0), config(1), {}))
     assert [len(group.runs) for group in groups] == [2, 1]

@@ -193,7 +193,7 @@ def test_many_groups_leave_grey_ones_in_the_background(tmp_path: Path) -> None:
     for index in range(10):
         make_run(tmp_path / str(index), config(lr=float(index)), score_rows(index / 10))
     groups = drawn(report(tmp_path))["groups"]
-    assert [group["colour"] for group in groups if group["label"] in ("lr=0.0", "lr=1.0")] == [None, None]
+    assert [group["colour"] for group in groups if group["label"] in ("lr=0", "lr=1")] == [None, None]
     assert sorted(group["colour"] for group in groups if group["colour"] is not None) == list(range(8))
 
 
