@@ -101,7 +101,8 @@ class StoredRun:
             run.notes.append("no evaluation yet")
         if run.curves and run.total_frames and not run.complete:
             share = run.frames / run.total_frames
-            run.notes.append(f"incomplete: {run.frames:,} of {run.total_frames:,} frames ({share:.0%})")
+            without = ", without the evaluation at its end" if share >= 1 else ""
+            run.notes.append(f"incomplete: {run.frames:,} of {run.total_frames:,} frames ({share:.0%}){without}")
         return run
 
     @cached_property
@@ -119,10 +120,16 @@ class StoredRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has reached its end; one that only imitates ends with the evaluation of its clone."""
-        if self.part("imitation").get("only") is True and any(name.startswith(EVALUATED) for name in self.curves):
+        """Whether the run has reached its end; one that only imitates ends with the evaluation of its clone.
+
+        The last row comes before the evaluation at the end, in which a process may be killed.
+        """
+        evaluated = [curve.frames[-1] for name, curve in self.curves.items() if name.startswith(EVALUATED)]
+        if self.part("imitation").get("only") is True and evaluated:
             return True
-        return self.total_frames is not None and self.frames >= self.total_frames
+        if self.total_frames is None or self.frames < self.total_frames:
+            return False
+        return max(evaluated, default=0 if self.environment else self.frames) >= self.total_frames
 
     @property
     def seed(self) -> Any:

@@ -162,6 +162,15 @@ def test_the_states_of_runs(tmp_path: Path) -> None:
         assert state(failed) == ("running", "")
 
 
+@pytest.mark.parametrize("rows", [ROWS[:3], ROWS[:1] + ROWS[2:3]], ids=["later evaluation", "only evaluation"])
+def test_a_run_that_was_killed_in_its_last_evaluation_is_not_finished(rows: tuple[str, ...], tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", config(), rows)  # the row of its last frame comes before the evaluation there
+    record_environment(path)
+    assert state(path) == ("interrupted", "its process was killed without recording why")
+    told = "incomplete: 200 of 200 frames (100%), without the evaluation at its end"
+    assert told in StoredRun.read(path, "run").notes
+
+
 def test_a_run_that_only_imitates_is_finished_once_its_clone_has_been_evaluated(tmp_path: Path) -> None:
     cloning = config(imitation={"only": True})
     begun = ended(make_run(tmp_path / "begun", cloning, ()), ValueError, "the expert is gone")
