@@ -77,10 +77,11 @@ class CheckpointStore:
         content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
-        write_checkpoint(path, content, frames)
+        # The best first: a run that goes on from this checkpoint takes it for its best, which it would not save again.
+        write_checkpoint(self.directory / BEST if best else path, content, frames)
         if best:
-            with replacing(self.directory / BEST) as (partial,):
-                shutil.copyfile(path, partial)  # no hard link: writing into one file would change the other
+            with naming(path), replacing(path) as (partial,):
+                shutil.copyfile(self.directory / BEST, partial)  # no hard link: writing into one would change the other
         others = [other for other in self.newest_first() if other != path]
         abandoned = [other for other in others if _frames_of(other) > frames]
         earlier = [other for other in others if other not in abandoned]

@@ -80,6 +80,22 @@ def test_the_best_is_saved_again_at_the_same_frame_and_is_a_file_of_its_own(tmp_
     assert read_checkpoint(path) == {"x": 2}
 
 
+def test_a_run_never_goes_on_from_a_best_checkpoint_that_best_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10, best=True)
+
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fails)
+    with pytest.raises(OSError, match="No space left"):
+        store.save({"x": 2}, 20, best=True)
+    assert store.load() == {"x": 1} and names(tmp_path) == ["best.pt", "checkpoint_000000000010.pt"]
+    assert read_checkpoint(tmp_path / "best.pt") == {"x": 2}
+
+
 def test_an_abandoned_future_is_removed(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=3)
     for frames in (10, 20, 30):
