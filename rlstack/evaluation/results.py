@@ -116,9 +116,11 @@ class Evaluation:
     def rank(self, tie_breaker: str = "return") -> list[float]:
         """Returns a key that sorts better evaluations last: success, then ``tie_breaker``; without success, the return.
 
-        All values are -inf, the worst, if an episode cannot be averaged.
+        The return is also the tie breaker where the world shows no such statistic, as to a learner on either side. All
+        values are -inf, the worst, if an episode cannot be averaged.
         """
-        names = ("eval/success", f"eval/{tie_breaker}") if "success" in self.episodes else ("eval/return",)
+        second = tie_breaker if tie_breaker in self.episodes else "return"
+        names = ("eval/success", f"eval/{second}") if "success" in self.episodes else ("eval/return",)
         summary = {} if self.non_finite else self.summary()
         return [summary.get(name, -math.inf) for name in names]
 

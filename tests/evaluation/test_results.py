@@ -80,6 +80,8 @@ def test_the_better_one_wins_more_then_by_more_and_nan_is_never_better() -> None
         of(success=[1.0, 1.0], margin=[1.0, 3.0]),
     ]
     assert ranks[0] < ranks[1] < ranks[2]
+    of_either_side = [of(**{"success": [1.0, 1.0], "return": [gained, 0.0]}) for gained in (1.0, 2.0)]  # without margin
+    assert of_either_side[0] < of_either_side[1]
     lost = of(**{"return": [math.nan, 1.0]})
     assert lost > [] and of(**{"return": [-5.0, -5.0]}) > lost
 
