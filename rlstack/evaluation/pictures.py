@@ -81,7 +81,8 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
     """
     if len(evaluation.recordings) == 1 < len(evaluation.levels):
         return {"first": next(iter(evaluation.recordings))}
-    columns = [evaluation.episodes[name] for name in ("success", "return") if name in evaluation.episodes]
+    returns = "discounted_return" if "discounted_return" in evaluation.episodes else "return"  # as in the table
+    columns = [evaluation.episodes[name] for name in ("success", returns) if name in evaluation.episodes]
     ranks = {index: [float(column[index]) for column in columns] for index in reversed(evaluation.recordings)}
     best, worst = max(ranks, key=ranks.__getitem__), min(ranks, key=ranks.__getitem__)  # levels ascend
     return {"best": best} if ranks[best] == ranks[worst] else {"best": best, "worst": worst}

@@ -22,6 +22,7 @@ from rlstack.envs.marinenav.episodes import Config, save_episodes
 from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder
 from rlstack.evaluation.evaluator import EpisodeSet, as_evaluated, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
+from rlstack.evaluation.results import Evaluation
 from rlstack.runs import loading
 from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_run
 from tests.refusals import refused
@@ -209,6 +210,13 @@ def test_films_show_the_best_and_the_worst_on_the_hardest_level() -> None:
     assert index("collides", "arrives", "collides", levels="abb") == {"best": 1, "worst": 2}
     assert index("arrives", "collides", "arrives", levels="aab") == {"best": 2, "worst": 1}
     assert index("arrives", "arrives", "arrives", levels="aab") == {"best": 2}  # all alike
+
+
+def test_films_are_chosen_by_the_returns_of_the_table() -> None:
+    returns = {"return": torch.tensor([1.0, 2.0]), "discounted_return": torch.tensor([4.0, 3.0])}
+    found = Evaluation(returns, ["a", "b"], "any", {}, 0, recordings={0: None, 1: None})
+    assert [row["return"] for row in found.table()] == [4.0, 3.0, 3.5]
+    assert best_and_worst(found) == {"best": 0, "worst": 1}
 
 
 def test_no_pictures_without_recordings(tmp_path: Path) -> None:
