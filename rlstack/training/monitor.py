@@ -149,6 +149,7 @@ class Clock:
     Attributes:
         total: seconds of the whole run at the last reading: wall-clock time, CPU time of all threads, and wall-clock
             time of collecting, learning and evaluations.
+        runs: number of runs that take turns in this process; each has an equal part of its CPU time.
 
     Args:
         gpu: whether collecting and learning are measured on the GPU, which the host runs ahead of.
@@ -156,6 +157,7 @@ class Clock:
 
     def __init__(self, gpu: bool = False) -> None:
         self.total = dict.fromkeys((_SECONDS, "time/cpu_seconds", COLLECTING, LEARNING, EVALUATING), 0.0)
+        self.runs = 1
         self._gpu, self._spans = gpu, deque[tuple[str, torch.cuda.Event, torch.cuda.Event]]()
         self._unused: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.start(0)
@@ -197,7 +199,8 @@ class Clock:
     def read(self) -> dict[str, float]:
         """Updates and returns :attr:`total`."""
         self.total[_SECONDS] = self._before[_SECONDS] + max(time.monotonic() - self._wall, 1e-9)
-        self.total["time/cpu_seconds"] = self._before["time/cpu_seconds"] + time.process_time() - self._cpu
+        cpu = (time.process_time() - self._cpu) / self.runs
+        self.total["time/cpu_seconds"] = self._before["time/cpu_seconds"] + cpu
         while self._spans and self._spans[0][2].query():  # passed by the GPU; this does not wait for it
             use, began, ended = self._spans.popleft()
             self.total[use] += began.elapsed_time(ended) / 1000

@@ -194,7 +194,7 @@ class _Joins(Hook):
     def on_start(self, training: Training) -> None:
         group = self.group
         group.trainings[self.number] = training
-        training.at_once = group.count
+        training.at_once = training.clock.runs = group.count
         if group.asked:  # while others had begun, and this run had not
             group.ask(training)
         place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"

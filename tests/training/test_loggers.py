@@ -437,6 +437,16 @@ def test_a_gpu_is_timed_by_its_own_events_without_waiting_for_it(monkeypatch: py
     assert (clock.read()[COLLECTING], clock.read()[LEARNING]) == (2.0, 1.0)
 
 
+def test_runs_that_take_turns_share_the_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5.0]
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
+    clock = Clock()
+    clock.total["time/cpu_seconds"] = 10.0  # of an earlier process
+    clock.start(frames=0)
+    clock.runs, now[0] = 4, 13.0
+    assert clock.read()["time/cpu_seconds"] == 10.0 + (13.0 - 5.0) / 4
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An NVML whose GPU is as busy as the list says, repeating its last number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ def rows(run: Any) -> list[dict[str, float]]:
 
 @exhaustive("name", RUNS)
 def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
+    before = time.process_time()
     together = train(name, tmp_path / "together", "seeds=2")
+    spent = time.process_time() - before
+    assert 0 < sum(read_metrics(run.path / METRICS_FILE)[-1]["time/cpu_seconds"] for run in together.runs) <= spent
     for number, run in enumerate(together.runs):
         alone = train(name, tmp_path / f"alone{number}", f"seed={3 + number}")
         mine, others = rows(run), rows(alone)
