@@ -325,7 +325,7 @@ def _league(folder: Path) -> list[Block]:
         for index, player in enumerate(names[:_CURVES]):
             values = np.array(curves[player])
             lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
-        drawn = Chart("rating over a player's games", lines, "rating", "games of the player")
+        drawn = Chart("Elo rating over a player's games", lines, "Elo rating", "games of the player")
         blocks.append(Panels([drawn]))
     return blocks
 

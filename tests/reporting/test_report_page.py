@@ -251,6 +251,7 @@ def test_a_league_is_shown_beside_its_runs_or_alone(tmp_path: Path) -> None:
         league.rate([GameResult("ann", "bob", 2, 1, 9), GameResult("bob", "ann", 0, 1, 9)])
     text = words(report(tmp_path))
     assert "2 players, 2 games, elo" in text and "ann player" in text and "2-0-0" in text
+    assert [chart["up"] for chart in drawn(report(tmp_path))["charts"]] == ["Elo rating"]  # also where Glicko-2 ranks
     (tmp_path / "league.json").write_text("{")
     make_run(tmp_path / "runs/a", config())
     assert any("league.json: changed or damaged" in note for _, note in report(tmp_path).notes)
