@@ -186,8 +186,8 @@ def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
     episodes = evaluation.content.get("episodes")
     rows = [row for row in episodes if isinstance(row, dict)] if isinstance(episodes, list) else []
     name = "discounted_return" if any("discounted_return" in row for row in rows) else "return"
-    returns = [(str(row.get("level", "")), row.get(name)) for row in rows]
-    return [(level, float(value)) for level, value in returns if isinstance(value, int | float)]
+    known = [row for row in rows if isinstance(row.get(name), int | float) and math.isfinite(row[name])]
+    return [(str(row.get("level", "")), float(row[name])) for row in known]
 
 
 def compared_by(runs: Sequence[StoredRun]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import time
@@ -25,11 +26,12 @@ from rlstack.reporting.differences import (
     compared_by,
     from_default,
     grouped,
+    returns_of,
     varied,
 )
 from rlstack.reporting.improvement import compare, in_words, resampled
 from rlstack.reporting.listing import configurations, listed, shown, state_of
-from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves
+from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves, read_evaluations
 from rlstack.reporting.sections import seconds_of
 from rlstack.runs.run_directory import taken
 from rlstack.training.environment import end_recorded, record_environment
@@ -48,6 +50,12 @@ def test_a_whole_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.curves["eval/success"], [[100, 200], [0.5, 0.75]])
     assert [(entry.name, entry.frames) for entry in run.evaluations] == [("200", 200), ("later", None)]
     assert seconds_of(run) == {"collecting and learning": 18, "evaluating": 8}
+
+
+def test_episodes_without_a_finite_return_are_left_out_of_their_distribution(tmp_path: Path) -> None:
+    path = make_evaluation(tmp_path / "evaluations/000000000200.json", [1.0, math.nan, math.inf, 4.0])
+    (entry,) = read_evaluations(path.parent, [])
+    assert returns_of(entry) == [("all", 1.0), ("all", 4.0)]
 
 
 def test_what_is_damaged_or_missing_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
