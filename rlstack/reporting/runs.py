@@ -174,7 +174,8 @@ def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]
         for path, folders, files in os.walk(folder, followlinks=True):
             work.reach(len(runs))
             here, place = Path(path), Path(path).resolve()
-            known = here.is_symlink() and (place.is_relative_to(top) or top.is_relative_to(place))
+            inside = place.is_relative_to(top) or top.is_relative_to(place)
+            known = here != folder and here.is_symlink() and inside
             if place in seen or known:  # found elsewhere, or above: a loop
                 folders.clear()
                 continue

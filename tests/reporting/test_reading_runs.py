@@ -113,6 +113,13 @@ def test_links_lead_to_runs_elsewhere_and_do_not_rename_those_that_are_here(tmp_
     assert [run.name for run in find(here)[0]] == ["m/run", "other/run"]
 
 
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    scratch = make_run(tmp_path / "scratch/run", config()).parent
+    for name, target, found in (("runs", scratch, ["run"]), ("newest", scratch / "run", ["run"])):
+        (tmp_path / name).symlink_to(target)
+        assert [run.name for run in find(tmp_path / name)[0]] == found
+
+
 def test_seeds_are_averaged_at_the_same_frames_as_far_as_most_of_them_go() -> None:
     x = np.array([0.0, 100.0, 200.0])
     curves = [Curve(x, x), Curve(x, 3 * x), Curve(np.array([0.0, 50.0]), np.array([0.0, 1000.0]))]
