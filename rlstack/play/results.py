@@ -32,9 +32,10 @@ def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
         who: column with the names.
     """
     shown = []
+    ratings = [key for key in ("rating", "deviation", "fitted_elo") if any(row.get(key) is not None for row in rows)]
     for row in rows:
         line: dict[str, Any] = {key: row[key] for key in ("rank", who) if key in row}
-        line |= {key: row[key] for key in ("rating", "deviation", "fitted_elo") if row.get(key) is not None}
+        line |= {key: row[key] for key in ratings}  # a member without games has no fitted rating
         line |= {key: row[key] for key in _COUNTS}
         line |= {f"success{end}": row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")}
         goals = {key: f"{row[key]:g}" for key in ("goals_for", "goals_against") if who == "opponent"}

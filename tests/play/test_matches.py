@@ -22,7 +22,15 @@ from rlstack.play.games import GameResult, WinLossRecord, in_turns, pairing, pai
 from rlstack.play.league import League
 from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo, Glicko2
-from rlstack.play.results import challenge_report, cross_table, rated, rating_curves, save_curves, standings
+from rlstack.play.results import (
+    challenge_report,
+    cross_table,
+    rated,
+    rating_curves,
+    save_curves,
+    show_ranking,
+    standings,
+)
 from rlstack.runs import loading
 from tests.play.duel import NAME, Watching, constant_run, seated
 from tests.refusals import refused
@@ -165,6 +173,21 @@ def test_standings_are_the_best_members_first(tmp_path: Path) -> None:
     assert [(row["rank"], row["player"]) for row in rows] == [(1, "a"), (2, "b"), (3, "c")]
     assert rows[1]["rating"] == 1484 and rows[2]["rating"] == 1000 and rows[0]["deviation"] is None
     assert (rows[0]["wins"], rows[2]["losses"], rows[2]["kind"]) == (2, 1, "player")
+
+
+@pytest.mark.parametrize("system", [Elo, Glicko2])
+def test_a_member_without_games_is_in_the_ranking(
+    system: type[Elo | Glicko2], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    league = League(tmp_path, {}, system())
+    for name in "abc":
+        league.join(name, name)
+    league.rate([GAMES[0]])  # between `a` and `b`
+    show_ranking(league, plots=False)
+    table, _, _ = capsys.readouterr().out.split("\n\n")
+    head, *rows = [line.split() for line in table.splitlines()]
+    (fitted,) = [row[head.index("fitted_elo")] for row in rows if row[1] == "c"]
+    assert len(rows) == 3 and fitted == "-"
 
 
 def test_a_challenge_is_summed_up_by_opponent() -> None:
