@@ -115,9 +115,8 @@ def _place(metric: str) -> int:
 
 def curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> Section:
     """Draws the metrics of a curriculum, and tabulates when each run first reached each stage."""
-    stages = comparison.runs[0].part("curriculum").get("stages")
-    stages = stages if isinstance(stages, list) else []
-    names = {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
+    named = [_stage_names(run) for run in comparison.runs if _STAGE in run.curves]
+    names = named[0] if named and all(one == named[0] for one in named) else {}  # numbers for different curricula
     drawn = panels(comparison, [_STAGE], step=True, names=names or None)
     drawn += panels(comparison, [name for name in metrics if name != _STAGE])
     blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:])]
@@ -134,6 +133,12 @@ def curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> Section:
         caption = "Frames at which each run first reached a stage."
         blocks.append(DataTable.of_runs(head, rows, len(comparison.runs) > 1, caption=caption))
     return Section("Curriculum", blocks)
+
+
+def _stage_names(run: StoredRun) -> dict[float, str]:
+    stages = run.part("curriculum").get("stages")
+    stages = stages if isinstance(stages, list) else []
+    return {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
 
 
 # -- final scores and evaluations, by group and by run; leagues --------------------------------------------------------

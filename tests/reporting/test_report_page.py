@@ -262,6 +262,11 @@ def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:
     header = "frames,train/return,curriculum/stage"
     make_run(tmp_path / "run", settings, ("50,1,0", "100,1,1", "200,2,1"), header)
     assert "easy hard start 100" in words(report(tmp_path / "run"))
+    make_run(tmp_path / "a run without", config(), ("100,1,", "200,2,"), header)
+    assert "easy hard run start 100" in words(report(tmp_path))
+    other = config(curriculum={"stages": [{"name": "near"}, {"name": "far"}]})
+    make_run(tmp_path / "zz", other, ("50,1,0", "150,1,1", "200,2,1"), header)
+    assert "run 0 1 run start 100 zz start 150" in words(report(tmp_path))  # stages of different curricula are numbers
 
 
 def test_an_unknown_score_is_one_error(tmp_path: Path) -> None:
