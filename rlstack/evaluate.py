@@ -200,7 +200,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
     """Plays episodes of the world."""
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.evaluator import evaluate, interface_of
-    from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
+    from rlstack.evaluation.pictures import FILES, PER_LEVEL, save_pictures
     from rlstack.runs.manifest import seal, unseal
     from rlstack.runs.run_directory import removed_if_empty
     from rlstack.runs.worlds import world_options
@@ -227,6 +227,8 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
     written: list[Path | str] = []
     if folder is not None:
         unseal(folder)
+        for name in FILES:  # of an earlier evaluation, such as of an agent's file that has been replaced
+            (folder / name).unlink(missing_ok=True)
         evaluation.save(folder / "evaluation.json")
         written = [folder / "evaluation.json"]
     if recorder is not None and interface is not None and config.transitions is not None:

@@ -43,6 +43,8 @@ from rlstack.envs.world import hooks_of
 from .evaluator import MOST_STEPS, EpisodeStatistics
 from .results import Evaluation
 
+FILES = ("trajectories.png", "best.mp4", "worst.mp4", "first.mp4")
+"""Names of the files of :func:`save_pictures`."""
 PER_LEVEL = 6
 """The number of recorded episodes per level, which form one row of the grid."""
 _SHOWN = ("return", "success", "length")

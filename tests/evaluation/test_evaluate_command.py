@@ -75,6 +75,15 @@ def test_everything_is_left_in_one_folder(
     assert imageio.imread(folder / "trajectories.png").shape[1] == 720
 
 
+def test_pictures_of_earlier_episodes_go(run_dir: Path, episodes_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name in ("first.mp4", "worst.mp4", "notes.txt"):
+        (folder / name).write_text("of other episodes")
+    command("checkpoint=run", f"episodes_file={episodes_file}", f"output={folder}", "plots=false", "video=false")
+    assert sorted(path.name for path in folder.iterdir()) == ["evaluation.json", "manifest.json", "notes.txt"]
+
+
 def test_options_of_the_runs_world_can_be_changed(run_dir: Path, episodes_file: Path) -> None:
     changed = "env.discount=0.5"  # which evaluations set to 0.99
     found = rlstack.evaluate("run", changed, episodes_file=str(episodes_file), plots=False, video=False, quiet=True)
