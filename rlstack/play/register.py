@@ -9,14 +9,15 @@ OPTION = "opponents"
 
 
 def in_evaluations(opponents: Any) -> Any:
-    """Returns the opponents of an evaluation: those of ``opponents.evaluation`` if it is given.
+    """Returns the opponents of an evaluation: those of ``opponents.evaluation`` if it is given, all at once.
 
     Otherwise they are those of training without ``self``, since an evaluation has no learner.
     """
     if not isinstance(opponents, Mapping):
         return opponents
     if opponents.get("evaluation"):
-        return {"players": list(opponents["evaluation"]), "side": opponents.get("side", "first")}
+        named = list(opponents["evaluation"])
+        return {"players": named, "side": opponents.get("side", "first"), "at_once": len(named)}
     if "self" in opponents.get("players", ()):
         return {**opponents, "players": [player for player in opponents["players"] if player != "self"]}
     return opponents

@@ -512,6 +512,13 @@ def test_evaluations_leave_it_out() -> None:
         against_self(players=[{"player": "self", "which": "best"}])
 
 
+def test_an_evaluation_meets_all_opponents_that_are_named_for_it() -> None:
+    players = [{"player": "callable:tests.play.test_versus:one", "batched": True}] * 12
+    env = duel(100, **evaluation_options({"opponents": {"players": ["low"], "evaluation": players}}))
+    env.reset()
+    assert len(env._seats.players) == 12 == len(env._seats.assignment.amax(-1).unique())
+
+
 # -- A run against its own past: snapshots join during training, and a killed run resumes exactly --------------------
 
 
