@@ -127,7 +127,7 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
     elif film is not None and (film.suffix not in _FILMS or not film.is_file()):
         raise ConfigError(f"film: {film} is not a file {' or '.join(_FILMS)}{nearest_path(film)}")
     agent, env = state["config"]["agent"]["name"], state["config"]["env"]["name"]
-    scores = _scores(run_folder, state["frames"])
+    scores, judged = _scores(run_folder, state["frames"])
     named_scores = {"eval/return": "mean_reward", "eval/success": "success_rate"}
     metrics = [
         {"type": kind, "name": kind, "value": scores[key]} for key, kind in named_scores.items() if key in scores
@@ -148,6 +148,8 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
         parts.append(video if film.suffix == ".mp4" else "![film](film.gif)")
     rows = [f"| {key.removeprefix('eval/')} | {value:,.4g} |" for key, value in scores.items()]
     table = "\n".join(["| | |", "|---|---|", *rows])
+    if judged < state["frames"]:
+        table = f"Of the agent after {judged:,} frames, the last that was evaluated in the run:\n\n{table}"
     parts += ["## Scores", table if scores else "The agent has not been evaluated in its run."]
     parts += ["## Use", _code([_use(str(config.to), False), f"rlstack watch checkpoint=hf:{config.to}"])]
     if trained := _trained(run_folder):
@@ -156,21 +158,21 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
     return head, [*parts, "## Configuration", _code([yaml.safe_dump(shown, sort_keys=False).strip()], "yaml")]
 
 
-def _scores(run_folder: Path, frames: int) -> dict[str, float]:
-    """Returns the numbers of a zoo agent's card, or of the run's newest evaluation up to ``frames``."""
+def _scores(run_folder: Path, frames: int) -> tuple[dict[str, float], int]:
+    """Returns the numbers of a zoo agent's card, or of the run's newest evaluation up to ``frames``, and its frames."""
     from rlstack.evaluation.results import Evaluation
     from rlstack.files.safe_load import read_json_object
     from rlstack.runs.run_directory import CARD, RunDirectory, zoo_folder
 
     if run_folder.parent == zoo_folder():
         known = read_json_object(run_folder / CARD)
-        return {**known["score"], "episodes": known["episodes"]}
+        return {**known["score"], "episodes": known["episodes"]}, frames
     stored = sorted(RunDirectory(run_folder).evaluations.glob("*.json"), reverse=True)
     for file in stored:
         if file.stem.isdigit() and int(file.stem) <= frames:
             evaluation = Evaluation.from_json(file.read_text(encoding="utf-8"))
-            return {**evaluation.summary(), "episodes": len(evaluation.levels)}
-    return {}
+            return {**evaluation.summary(), "episodes": len(evaluation.levels)}, int(file.stem)
+    return {}, frames
 
 
 def _trained(run_folder: Path) -> str:

@@ -21,11 +21,13 @@ from rlstack.agents import Interface
 from rlstack.config import ConfigError
 from rlstack.data.recordings import save_arrays
 from rlstack.envs import make
+from rlstack.evaluation.results import Evaluation
 from rlstack.runs import hub
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import read_agent
 from rlstack.runs.run_directory import published_file
 from rlstack.training.recorded import read_recorded
+from tests.play.duel import NAME, constant_run
 from tests.refusals import refused
 
 pytest.importorskip("safetensors")
@@ -227,6 +229,18 @@ def test_servers_that_refuse_are_told_in_one_line(server: Hub, monkeypatch: pyte
 def test_wrong_arguments_are_refused(words: Any, keys: Any, message: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     refused(ConfigError, message, rlstack.push, *words, out="made", quiet=True, **keys)
+
+
+def test_a_card_says_of_how_many_frames_its_scores_are(tmp_path: Path) -> None:
+    run = constant_run(tmp_path / "run", 1, frames=2000)
+    told = []
+    for frames in (1500, 2000):
+        Evaluation({"return": torch.tensor([4.0])}, ["all"], NAME, {}, 0).save(run / f"evaluations/{frames:012d}.json")
+        rlstack.push(run, "me/one", out=str(tmp_path / str(frames)), quiet=True)
+        card = (tmp_path / str(frames) / "README.md").read_text()
+        told.append("Of the agent after 1,500 frames" in card)
+        assert "Trained by rlstack for 2,000 frames." in card and "| return | 4 |" in card
+    assert told == [True, False]
 
 
 def test_the_files_can_be_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
