@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +80,16 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     if len(set(labels)) < len(labels):  # long values, such as paths, which differ where they were cut
         labels = [label_of(values, members, most=None) for values, members in groups.values()]
     return [RunGroup(members, values, label) for (values, members), label in zip(groups.values(), labels)]
+
+
+def repeated_seeds(groups: Iterable[RunGroup]) -> Iterator[tuple[StoredRun, str]]:
+    """Yields each run that has the seed of an earlier one of its group, such as its copy, with a note."""
+    for group in groups:
+        first: dict[str, StoredRun] = {}
+        for run in group.runs:
+            other = first.setdefault(repr(run.seed), run)
+            if run.seed is not None and other is not run:
+                yield run, f"has seed {run.seed}, as {other.name} has: both are counted, though they are one seed"
 
 
 def label_of(values: Mapping[str, Any], runs: Sequence[StoredRun], most: int | None = 40) -> str:

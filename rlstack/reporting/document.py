@@ -29,7 +29,7 @@ from rlstack.envs.foundation.files import replacing
 
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .charts import page_data
-from .differences import GroupComparison, grouped
+from .differences import GroupComparison, grouped, repeated_seeds
 from .listing import state_of
 from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 from .sections import all_curves, configurations, environments, explained_runs, leagues, results, status, times
@@ -100,6 +100,7 @@ def report(
         failure = [f"failed: {why}" if why else "failed"] if state == "failed" else []
         lines = [note.replace("incomplete:", "running:") for note in run.notes] if state == "running" else run.notes
         notes += [(run.name, note) for note in (*lines, *failure)]
+    notes += [(run.name, note) for run, note in repeated_seeds(groups)]
     sections: list[Section] = []
     if runs:
         shown, missing = films(comparison, films_mb, folder, films_from)

@@ -20,7 +20,7 @@ from rlstack.evaluation.figures import OF_SUCCESSES, aligned
 from rlstack.evaluation.statistics import LEAST, LEVEL, separation
 
 from .blocks import interval, number, shorter
-from .differences import NAMES, compared_by, grouped, varied, worlds_of, written
+from .differences import NAMES, compared_by, grouped, repeated_seeds, varied, worlds_of, written
 from .runs import EVALUATED, Series, StoredRun, runs_in
 
 _MOST_KEYS = 8
@@ -132,6 +132,7 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         if len(pooled := grouped(group)) > 1:
             labels = "; ".join(f"{one.label} ({one.seeds})" for one in pooled)
             notes.append(f"{key} pools runs of {len(pooled)} configurations: {labels}")
+        notes += [f"{run.path}: {note}" for run, note in repeated_seeds(pooled)]
     held = [options for run in every if (options := _options(run))]
     other = sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
     if metric.startswith(EVALUATED) and len(worlds) == 1 and other:

@@ -23,6 +23,7 @@ from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
 from rlstack.reporting.charts import Chart, axis_of, quantity
 from rlstack.reporting.document import FILES, LivePage, ReportPage, render, report, server_of
+from rlstack.reporting.improvement import compare
 from rlstack.training.environment import commit, record_environment
 from rlstack.training.run import train
 from tests.conftest import Command
@@ -180,6 +181,18 @@ def test_seeds_without_a_score_are_not_counted_among_those_of_a_mean(tmp_path: P
         make_run(tmp_path / str(seed), config(seed), score_rows(0.2 + 0.2 * seed) if seed else ("100,1,,,,,5,5",))
     text = words(report(tmp_path))
     assert "0.1 2 of 3 0.5 0.5 0.4 0.6" in text and "Highest mean lr=0.1 2 seeds, not separated" in text
+
+
+def test_a_copied_run_is_told(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"seed{seed}", config(seed))
+    make_run(tmp_path / "other", config(0, lr=0.2))
+    assert report(tmp_path).notes == []
+    shutil.copytree(tmp_path / "seed1", tmp_path / "seed1_backup")
+    told = "has seed 1, as seed1 has: both are counted, though they are one seed"
+    assert report(tmp_path).notes == [("seed1_backup", told)]
+    sides = [[tmp_path / name for name in names] for names in (("seed0", "other"), ("seed1", "seed1_backup"))]
+    assert [note for note in compare(*sides).notes if "counted" in note] == [f"{sides[1][1]}: {told}"]
 
 
 def test_no_group_is_the_best_of_several_worlds(tmp_path: Path) -> None:
