@@ -157,7 +157,7 @@ def evaluate(
             in_torch = isinstance(env, World) and env.recordable and env.device.type in GRAPHS
             if in_torch and not watches and hasattr(policy, "phase"):
                 ahead = iter(_StepsAhead(env, policy, start))
-            scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions, ahead)
+            scores = _play(env, policy, start, limit, recorder, rows, work, indices, transitions, ahead)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             faults |= {first + row: what for row, what in scores.faults.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
@@ -289,16 +289,17 @@ def _play(
     recorder: EpisodeRecorder[Any] | RenderedRecorder | None,
     recorded: Sequence[int],
     work: Work,
-    before: int,
+    episodes: range,
     transitions: TransitionRecorder | None,
     ahead: Iterator[TensorDictBase] | None,
 ) -> EpisodeStatistics:
     """Steps until every world has ended once, at most ``max_steps`` steps.
 
-    The recorder records the ``recorded`` worlds until the last of them has ended; ``before`` episodes of ``work`` are
-    already done. The results of steps come from ``ahead`` if it is given.
+    The recorder records the ``recorded`` worlds until the last of them has ended. ``episodes`` are those of ``work``
+    that the first worlds play; others do not count. The results of steps come from ``ahead`` if it is given.
     """
-    scores = EpisodeStatistics(env, tensordict)
+    scores, before = EpisodeStatistics(env, tensordict), episodes.start
+    scores.running[len(episodes) :] = False
     if recorder is not None:
         recorder.add()
     for step in range(max_steps):

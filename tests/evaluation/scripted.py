@@ -135,6 +135,13 @@ class Countdown(EnvBase):
         pass
 
 
+class Four(Countdown):
+    """Always four worlds."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+
 class AgentsAlone(Countdown):
     """The same with three agents, whose ends are the only ones that are shown: all agents of a world end at once."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import rlstack
 from rlstack import envs
+from rlstack.data.recordings import TransitionRecorder
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import evaluation_set
 from rlstack.evaluation import evaluator
@@ -255,6 +256,13 @@ def test_worlds_without_statistics(
     assert found.episodes["length"].tolist() == lengths
     assert found.episodes["return"].tolist() == [reward * length for length in lengths]
     assert found.summary() == pytest.approx({"eval/return": 2 * reward, "eval/length": 2.0})
+
+
+def test_worlds_beyond_the_last_episode_are_not_recorded() -> None:
+    recorder = TransitionRecorder(None)
+    policy = Scripted(lambda td: torch.zeros(*td.batch_size, 1), "action")
+    found = evaluate(policy, "tests.evaluation.scripted:Four", {}, 6, 0, transitions=recorder)
+    assert found.episodes["length"].tolist() == [1, 2, 3, 4, 1, 2] and len(recorder.transitions()) == 13
 
 
 def test_episodes_of_other_worlds_end_by_their_own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
