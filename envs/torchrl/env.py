@@ -497,6 +497,7 @@ class TorchRL(ForeignWorld):
             there = torch.ones(lead, dtype=torch.bool, device=self.device)
             if self._active_key is not None:
                 there = self._read(parts, self._active_key)[shown].reshape(lead).bool()
+            there = there & ~self._agents_ends.any(0)[shown]
             entries = {GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
         statistics = {"return": self._returns, "length": self._lengths}
         statistics |= {f"reward_{name}": total for name, total in self._terms.items()}

@@ -184,6 +184,15 @@ def test_a_world_ends_with_its_last_agent_also_if_only_some_terminate() -> None:
     assert columns(batch, "episode", "length") == [[1.0, 2.0, 3.0, 1.0]]
 
 
+def test_an_agent_that_has_ended_stays_so_when_another_row_begins_anew() -> None:
+    env = door("Pair", num_envs=2)
+    root = env.step_mdp(env.step(env.rand_action(env.reset())))
+    root = env.reset(root.set("_reset", torch.tensor([[False], [True]])))  # now the rows end at different times
+    for active in ([[False, True], [False, True]], [[True, True], [False, True]]):
+        _, root = env.step_and_maybe_reset(env.rand_action(root))
+        assert root["agents", "active"].tolist() == active
+
+
 def test_a_shared_reward_is_for_those_who_are_there() -> None:
     env = door("Pair", num_envs=1, shared_reward=True)
     batch = env.rollout(3)["next"]
