@@ -384,6 +384,8 @@ class TorchRL(ForeignWorld):
         for name, total in self._terms.items():  # those of rows that are over stay as they were at the end
             self._terms[name] = torch.where(over, total, torch.cat([terms[name] for terms in sums]).to(total))
         flags = self._read_ends(())
+        if flags is None and not self._agents:
+            flags = self._read_ends(self._prefix)
         if self._agents:
             theirs = self._read_ends(self._prefix)
             if theirs is None:

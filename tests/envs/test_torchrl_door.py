@@ -93,6 +93,12 @@ def test_time_limits_and_sums_of_the_environments_own() -> None:
     assert columns(told, "next", "episode", "return") == [[1.0, 2.0, 3.0]], "what the environment says counts"
 
 
+def test_an_environment_with_all_its_keys_below_one() -> None:
+    batch = door("nested", num_envs=1).rollout(5, break_when_any_done=False)["next"]
+    assert columns(batch, "episode", "length") == [[1, 2, 3, 1, 2]] == columns(batch, "episode", "return")
+    assert columns(batch, "terminated") == columns(batch, "done") == [[False, False, True, False, False]]
+
+
 def test_a_limit_of_the_doors() -> None:
     batch = door(num_envs=1, ends=9, max_steps=2).rollout(4, break_when_any_done=False)
     assert columns(batch, "next", "truncated") == [[False, True, False, True]]

@@ -8,7 +8,16 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
-from torchrl.envs import Compose, EnvBase, RewardScaling, RewardSum, SerialEnv, StepCounter, TransformedEnv
+from torchrl.envs import (
+    Compose,
+    EnvBase,
+    RenameTransform,
+    RewardScaling,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 
 ACTIONS = {
     "numbers": Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])),
@@ -160,6 +169,13 @@ def in_series() -> EnvBase:
 def scaled() -> TransformedEnv:
     """Returns an environment whose rewards for the learner are ten times those that it sums."""
     return TransformedEnv(Counter(3), Compose(RewardSum(), RewardScaling(loc=0.0, scale=10.0)))
+
+
+def nested() -> TransformedEnv:
+    """Returns an environment with everything below ``robot``, also the ends."""
+    told = ["observation", "reward", "done", "terminated"]
+    below = RenameTransform(told, [("robot", name) for name in told], ["action"], [("robot", "action")])
+    return TransformedEnv(Counter(3), below)
 
 
 def unannotated():
