@@ -72,7 +72,9 @@ def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, .
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return [leaf for key, part in _parts(space) for leaf in leaves_of(part, dtype, (*path, key))]
     if isinstance(space, spaces.Box):
-        image = space.dtype == np.uint8 and len(space.shape) >= 2
+        # Bytes of a smaller range are the codes of a grid, which as pixels would be divided by 255.
+        image = space.dtype == np.uint8 and len(space.shape) >= 2 and bool((space.low == 0).all())
+        image = image and bool((space.high == 255).all())
         own = np.dtype(np.uint8) if image else dtype
         with np.errstate(over="ignore"):
             low, high = (np.asarray(end).astype(own).reshape(space.shape or (1,)) for end in (space.low, space.high))
@@ -189,9 +191,9 @@ _RESERVED = {"device", "dtype", "shape", "space"}
 class Observations:
     """Encodes observations of a space.
 
-    Box becomes floating point of its own shape (a scalar ``[1]``), except images (unsigned bytes of two or more
-    dimensions), which stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1 vectors. Dict and
-    Tuple nest; entries of a Tuple are called ``"0"``, ``"1"``, ...
+    Box becomes floating point of its own shape (a scalar ``[1]``), except images (unsigned bytes from 0 to 255, of
+    two or more dimensions), which stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1
+    vectors. Dict and Tuple nest; entries of a Tuple are called ``"0"``, ``"1"``, ...
 
     Args:
         space: space of a single observation.

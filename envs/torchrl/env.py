@@ -54,7 +54,7 @@ class Form(NamedTuple):
 
 
 def observation_form(spec: TensorSpec, lead: Sequence[int], dtype: torch.dtype, device: torch.device) -> Form:
-    """Numbers as ``dtype`` (a single one ``[1]``), images of bytes as they are, choices as one-hot vectors.
+    """Numbers as ``dtype`` (a single one ``[1]``), images of bytes (0 to 255) as they are, choices as one-hot vectors.
 
     Args:
         spec: of a single value.
@@ -68,7 +68,9 @@ def observation_form(spec: TensorSpec, lead: Sequence[int], dtype: torch.dtype, 
             return _one_hot(value.reshape(*value.shape[:dims], len(counts)), counts).to(dtype)
 
         return Form(Bounded(0.0, 1.0, shape=(*lead, sum(counts)), dtype=dtype, **here), hot)
-    image = spec.dtype == torch.uint8 and len(spec.shape) >= 2
+    image = spec.dtype == torch.uint8 and len(spec.shape) >= 2 and not isinstance(spec, OneHot | Binary)
+    if image and isinstance(spec, Bounded):  # as in a space of Gymnasium, bytes of a smaller range are no pixels
+        image = not spec.space.low.any() and bool((spec.space.high == 255).all())
     kind = torch.uint8 if image else dtype
     shape = tuple(spec.shape) or (1,)
 

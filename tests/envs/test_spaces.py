@@ -68,6 +68,7 @@ def test_structures_nest_and_keep_their_names() -> None:
         (spaces.Box(-2, 3, (2,)), Bounded, torch.float32),
         (spaces.Box(0, 255, (8, 8, 3), np.uint8), Bounded, torch.uint8),
         (spaces.Box(0, 255, (8,), np.uint8), Bounded, torch.float32),
+        (spaces.Box(0, 2, (5, 5), np.uint8), Bounded, torch.float32),  # not pixels, which are divided by 255
         (spaces.Box(np.array([-1, -np.inf]), np.array([1, 1]), dtype=np.float64), Unbounded, torch.float32),
         (spaces.Box(-np.finfo(np.float64).max, np.finfo(np.float64).max, (2,), np.float64), Unbounded, torch.float32),
     ],

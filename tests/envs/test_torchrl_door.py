@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torchrl.data import Bounded, Categorical, MultiCategorical
+from torchrl.data import Binary, Bounded, Categorical, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs.utils import check_env_specs
 
 import rlstack
 from rlstack import envs
+from rlstack.envs.torchrl.env import observation_form
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.worlds import build_world
 from tests.conftest import Command
@@ -160,6 +161,21 @@ def test_observations_of_every_kind() -> None:
     some = door(num_envs=1, shows="dict", observation_keys=["state.count", "kind"], dtype=torch.float64)
     assert set(some.observation_spec["observation"].keys(True, True)) == {("state", "count"), "kind"}
     assert some.reset()["observation", "kind"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype"),
+    [
+        (Bounded(0, 255, shape=(5, 5), dtype=torch.uint8), torch.uint8),
+        (Unbounded((5, 5), dtype=torch.uint8), torch.uint8),
+        (Bounded(0, 2, shape=(5, 5), dtype=torch.uint8), torch.float32),
+        (Binary(5, shape=(5, 5), dtype=torch.uint8), torch.float32),
+    ],
+)
+def test_bytes_of_a_smaller_range_are_no_pixels(spec: TensorSpec, dtype: torch.dtype) -> None:
+    form = observation_form(spec, (2,), torch.float32, torch.device("cpu"))
+    assert form.spec.dtype == dtype
+    assert form.convert(torch.ones(2, 5, 5, dtype=torch.uint8)).dtype == dtype
 
 
 def test_a_group_of_agents() -> None:
