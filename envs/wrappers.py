@@ -229,6 +229,11 @@ class ActionRepeat(Wrapper):
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
         self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
+    @property
+    def pictures_per_second(self) -> float:
+        """See :attr:`World.pictures_per_second`: there is a picture for each action, not for each of its repeats."""
+        return self.inner.pictures_per_second / self.repeats
+
     def tell(self, half_worlds: Tensor, exact: Tensor, counts: Tensor | None = None) -> None:
         """See :meth:`~rlstack.envs.world.WorldHooks.tell`; the choices are taken as often as the actions."""
         self._told.append((half_worlds, exact, counts))

@@ -49,7 +49,9 @@ def test_a_wrapped_world_answers_as_the_world_within() -> None:
     env = ActionRepeat(world, 2)
     assert env.innermost is world
     assert not env.saves_episodes and CartPole(num_worlds=1).saves_episodes
-    plain = ("evaluation_steps", "num_stages", "stage_names", "pictures_per_second")
+    assert env.pictures_per_second == 1.5, "a film has a picture for each action, which lasts two steps"
+    assert FrameStack(env, 2).pictures_per_second == 1.5 and FrameStack(world, 2).pictures_per_second == 3.0
+    plain = ("evaluation_steps", "num_stages", "stage_names")
     for name in (*plain, "total_steps", "worker_failures", "input_features", "nearest_obstacle"):
         assert getattr(env, name) == getattr(world, name) != getattr(WorldHooks(), name), name
     asked = ("count_on_from", "mirror", "players", "rand_action", "render", "set_noise_source", "sides")
