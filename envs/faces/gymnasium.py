@@ -298,7 +298,7 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         self.single_action_space = space_of(self._learner.action)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._numpy = output == "numpy"
+        self.output, self._numpy = output, output == "numpy"
         self._over = torch.zeros(num_envs, dtype=torch.bool, device=self.world.device)
         self._returns = torch.zeros(num_envs, dtype=torch.float64, device=self.world.device)
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=self.world.device)

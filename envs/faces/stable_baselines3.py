@@ -26,7 +26,7 @@ class SB3World(VecEnv):
         others, options: see :class:`~rlstack.envs.faces.gymnasium.VectorWorld`.
 
     Raises:
-        ValueError: the vector resets in the next step, or refuses an argument.
+        ValueError: the vector resets in the next step, holds tensors or other environments, or refuses an argument.
     """
 
     def __init__(
@@ -34,7 +34,10 @@ class SB3World(VecEnv):
     ) -> None:
         if not isinstance(world, VectorEnv):
             world = VectorWorld(world, num_envs, AutoresetMode.SAME_STEP, "numpy", others, **options)
-        self.vector = world
+        self.vector, own = world, world.unwrapped
+        if not isinstance(own, VectorWorld) or own.output != "numpy":
+            told = "a vector of rlstack's worlds with output='numpy'; for others there is make_vec_env"
+            raise ValueError(f"world: Stable-Baselines3 needs {told}")
         if self.vector.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
             raise ValueError(
                 "autoreset_mode: Stable-Baselines3 needs SAME_STEP, make_vec(..., autoreset_mode='SAME_STEP')"

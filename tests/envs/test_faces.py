@@ -284,3 +284,6 @@ def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
     model.learn(64)
     assert model.num_timesteps == 64 and {info["l"] for info in model.ep_info_buffer} == {6}
     refused(ValueError, "Stable-Baselines3 needs SAME_STEP", face, gymnasium.make_vec(MARINENAV, num_envs=4))
+    tensors = gymnasium.make_vec(MARINENAV, num_envs=2, autoreset_mode="SAME_STEP", output="torch")
+    for other in (tensors, SyncVectorEnv([lambda: SingleWorld("cartpole")], autoreset_mode=AutoresetMode.SAME_STEP)):
+        refused(ValueError, "needs a vector of rlstack's worlds with output='numpy'", face, other)
