@@ -330,10 +330,12 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     if path.startswith("pettingzoo.") and find_spec("pettingzoo") is None:
         raise ValueError(f"id: {id} {needs('pettingzoo')}")
     try:
-        imported(path)
+        module = imported(path)
     except ValueError as error:
         raise ValueError(f"id: {id} cannot be imported: {error}{_advice(path, error.__cause__)}") from error
     name = attribute or "parallel_env"
+    if not colon and not hasattr(module, name) and hasattr(module, "env"):
+        raise ValueError(f"id: {path} has no 'parallel_env': its agents take turns, all at once is supported")
     return factory_at(
         f"{path}:{name}",
         "pettingzoo",
@@ -365,8 +367,9 @@ def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
     """
     try:
         env = factory(**kwargs)
-    except TypeError as error:
-        raise ValueError(f"id: {id!r} with kwargs {kwargs}: {error}") from error
+    except Exception as error:  # of a constructor, which may be the user's
+        line = (" ".join(str(error).split()) or type(error).__name__) + place_in_users_code(error)
+        raise ValueError(f"id: {id!r} with kwargs {kwargs}: {line}") from error
     needed = ("possible_agents", *_METHODS)
     if missing := [name for name in needed if not hasattr(env, name)]:
         raise ValueError(f"id: {id!r} is not a parallel environment: it lacks {', '.join(missing)}")

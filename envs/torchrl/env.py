@@ -30,7 +30,7 @@ from torchrl.data import (
 from torchrl.envs import EnvBase, TransformedEnv
 
 from ..foreign import check_instances, check_positive, completed, factory_at
-from ..foundation.packages import needs
+from ..foundation.packages import needs, place_in_users_code
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, ForeignWorld
@@ -171,8 +171,8 @@ def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Ca
     def make() -> EnvBase:
         try:
             env = factory(**arguments)
-        except (ImportError, TypeError, ValueError) as error:
-            line = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:  # of a constructor, which may be the user's
+            line = (" ".join(str(error).split()) or type(error).__name__) + place_in_users_code(error)
             raise ValueError(f"{id} cannot be made with kwargs {dict(kwargs)}: {line}") from error
         if not isinstance(env, EnvBase):
             raise ValueError(f"id: {id} has made a {type(env).__name__}, not a torchrl.envs.EnvBase")

@@ -34,6 +34,8 @@ class March(pettingzoo.ParallelEnv):
     continuous = False
 
     def __init__(self, masks: str | None = None, start: int = 0) -> None:
+        if not isinstance(start, int):
+            raise ArithmeticError(f"{start!r}: no number")
         self.possible_agents = list(NAMES)
         self.agents: list[str] = []
         self.masks, self.start = masks, start
@@ -338,11 +340,17 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"id": "mpe2.simple_spread_v3"}, "is not one of PettingZoo's own; name others as package.module:parallel_env"),
         ({"id": "pettingzoo.utils.env"}, "has no 'parallel_env'"),
         ({"id": f"{__name__}:March", "kwargs": {"speed": 1}}, "with kwargs .*'speed'"),
+        ({"id": f"{__name__}:March", "kwargs": {"start": "a"}}, r"'a': no number \(test_pettingzoo.py, line \d+\)"),
         ({"id": f"{__name__}:March", "num_envs": 0}, "num_envs: 0 is not a positive number"),
     ],
 )
 def test_a_mistake_is_one_clear_line(options: dict[str, Any], message: str) -> None:
     refused(ValueError, message, envs.make, "pettingzoo", **options)
+
+
+def test_agents_that_take_turns_are_refused() -> None:
+    pytest.importorskip("pygame")
+    refused(ValueError, "its agents take turns", envs.make, "pettingzoo", id="classic/tictactoe_v3")
 
 
 @pytest.mark.filterwarnings("ignore")

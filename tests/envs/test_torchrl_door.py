@@ -285,6 +285,7 @@ def test_every_command_takes_it(rlstack_command: Command) -> None:
         ({"id": f"{TOYS}:Nothing"}, "has no 'Nothing'; it has .*Counter"),
         ({"id": ".relative:Env"}, "cannot be imported: .* relative import"),
         ({"kwargs": {"end": 3}}, "cannot be made with kwargs {'end': 3}: .*unexpected keyword argument"),
+        ({"kwargs": {"action": "none"}}, r"cannot be made with kwargs .*: 'none' \(torchrl_toys.py, line \d+\)"),
         ({"num_envs": 0}, "num_envs: 0 is not a positive number"),
         ({"kwargs": {"action": "half"}}, "actions with one bound only"),
         ({"kwargs": {"action": "whole"}}, "actions of kind BoundedDiscrete .* are not supported, allowed: Categorical"),
