@@ -221,6 +221,8 @@ class ActionRepeat(Wrapper):
     """
 
     keeps = "shown"
+    pictures_per_second: Any = property(lambda wrapper: wrapper.inner.pictures_per_second / wrapper.repeats)
+    """A world that draws itself is drawn once for each action, not for each of its repeats."""
 
     def __init__(self, inner: World, repeats: int) -> None:
         super().__init__(inner)
@@ -228,11 +230,6 @@ class ActionRepeat(Wrapper):
         self.reward_spec = _mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
         self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
-
-    @property
-    def pictures_per_second(self) -> float:
-        """See :attr:`World.pictures_per_second`: there is a picture for each action, not for each of its repeats."""
-        return self.inner.pictures_per_second / self.repeats
 
     def tell(self, half_worlds: Tensor, exact: Tensor, counts: Tensor | None = None) -> None:
         """See :meth:`~rlstack.envs.world.WorldHooks.tell`; the choices are taken as often as the actions."""
