@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -312,8 +313,9 @@ class Gymnasium(ForeignWorld):
         simulators: AtariSimulators | LocalSimulators | WorkerSimulators
         self._over = True  # if it fails, all that was made has been closed
         if AtariSimulators.plays(self._recipe):
+            game = replace(self._recipe, id=self._first.spec.id)  # type: ignore[union-attr]  # ALE/Pong has no version
             self._first.close()
-            simulators = AtariSimulators(self._recipe, arrays, max(1, self._workers))
+            simulators = AtariSimulators(game, arrays, max(1, self._workers))
         elif self._workers:
             self._first.close()
             shared = self._workers, self._timeout, self.run_type_checks

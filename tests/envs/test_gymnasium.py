@@ -204,6 +204,8 @@ def test_atari_games_show_the_last_four_grey_pictures() -> None:
         assert (following[:, :, :-1] == seen[:, :, 1:]).all() and (following[:, -1, -1] != seen[:, 0, -1]).any()
         assert steps["next", "truncated"][:, -1].all() and not steps["next", "truncated"][:, :-1].any()
         refused(RuntimeError, "set kwargs: .render_mode: rgb_array", env.render)
+    with Gymnasium("ALE/Pong", num_envs=1, max_steps=2) as env:  # without a version, the last one
+        assert rolled(env, 2)["next", "truncated"][0, :, 0].tolist() == [False, True]
     for kwargs, shape in (({"obs_type": "ram"}, (128,)), ({"frameskip": 2}, (210, 160, 3))):
         with Gymnasium("ALE/Pong-v5", num_envs=1, kwargs=kwargs) as env:
             assert env.observation_spec["observation"].shape == (1, *shape)
