@@ -457,7 +457,7 @@ class _Attention(_Set):
         query, key, value = (
             part.unflatten(-1, (self._heads, -1)).transpose(-3, -2) for part in self.project(x).chunk(3, -1)
         )
-        seen = legal(there.squeeze(-1))[..., None, None, :].expand(*query.shape[:-1], there.shape[-2])
+        seen = legal(there.squeeze(-1))[..., None, None, :]
         attended = functional.scaled_dot_product_attention(query, key, value, seen)
         return self.norm(x + self.join(attended.transpose(-3, -2).flatten(-2)))
 

@@ -131,6 +131,13 @@ def test_other_observations_and_masks(
     assert (content["inputs"][-1]["name"] == "action_mask") == masked
 
 
+def test_attention_in_onnx(tmp_path: Path) -> None:
+    seen = Composite({"objects": Unbounded((6, 4)), "there": Bounded(0.0, 1.0, shape=(6,))})
+    encoders = {"objects": {"kind": "attention", "hidden": [8], "mask": "there"}}
+    env: Any = Decisions(seen, Bounded(-1.0, 1.0, shape=(2,)))
+    check(make_agent("ppo", env, hidden=[8], encoders=encoders), tmp_path / "policy", "onnx", count=7)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [("iqn", {"act_levels": "random"}, "evenly spaced"), ("sac", {"greedy": "sample"}, "most probable")],
