@@ -64,8 +64,9 @@ def export_policy(
     Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
     has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). A program of
     a recurrent agent takes the recurrent state as its last input ``memory [N, M]``, zeros at first, and returns
-    ``next_memory`` as a second output. A JSON file next to the program names all of them. The program runs on the CPU,
-    and is compared with the agent before the file gets its name. The global random generators keep their state.
+    ``next_memory`` as a second output. A JSON file next to the program names all of them; in ONNX, inputs that the
+    policy does not use are left out. The program runs on the CPU, and is compared with the agent before the file gets
+    its name. The global random generators keep their state.
 
     Args:
         agent: agent of rlstack; if its greedy policy samples, the program takes the mean or mode, and ``note`` in the
@@ -104,8 +105,12 @@ def export_policy(
         content, program = write_program(module, format)
         observation, mask = random_inputs(module.interface, INPUTS)
         inputs = module.split(observation, mask)
-        answer, memory = _action_and_memory(program(inputs))
-        single, _ = _action_and_memory(program([value[:1] for value in inputs]))
+        try:
+            answer, memory = _action_and_memory(program(inputs))
+            single, _ = _action_and_memory(program([value[:1] for value in inputs]))
+        except Exception as error:  # of many kinds, some of them the runtime's own
+            why = f"its program fails for {INPUTS} rows or for one: {type(error).__name__}: {first_line(error)}"
+            raise ConfigError(f"format={format}: cannot express this agent; another may ({why})") from error
         wanted, _ = _action_and_memory(module(*inputs))
         given, interface = TensorDict(dict(zip(module.names, inputs)), [INPUTS]), module.interface
 
@@ -135,7 +140,7 @@ def export_policy(
             "version": VERSION,
             "agent": agent.config.name,
             "frames": agent.frames if frames is None else frames,
-            "inputs": [_entry(name, value) for name, value in zip(module.names, inputs)],
+            "inputs": [_entry(name, value) for name, value in zip(module.names, inputs) if name in module.taken],
             "output": _entry("action", wanted) | action,
             "largest_difference": agreement.largest,
         }
@@ -175,6 +180,7 @@ class ExportablePolicy(nn.Module):
 
     Attributes:
         names: names of the inputs in order; the recurrent state ``[N, M]``, if it has one, comes last.
+        taken: those of them that the program takes; one in ONNX takes no input that it does not use.
         outputs: names of the outputs: the action and, if it has one, the next recurrent state.
     """
 
@@ -190,9 +196,13 @@ class ExportablePolicy(nn.Module):
         self.memory_size = policy.size if isinstance(policy, RecurrentPolicy) else 0
         spec = agent.interface.observation
         self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []
-        self.names = [key if isinstance(key, str) else ".".join(key) for key in self._keys] or ["observation"]
+        names = [key if isinstance(key, str) else ".".join(key) for key in self._keys] or ["observation"]
+        # No name of another input or output, and no number, which is no name in ONNX.
+        others = ("action", MASK, MEMORY, NEXT_MEMORY)
+        self.names = [f"observation.{name}" if name in others or name.isdigit() else name for name in names]
         self.names += [MASK] if agent.interface.masked else []
         self.names += [MEMORY] if self.memory_size else []
+        self.taken = list(self.names)
         self.outputs = ["action", *([NEXT_MEMORY] if self.memory_size else [])]
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -270,10 +280,11 @@ def _onnx(module: ExportablePolicy, examples: tuple[Tensor, ...]) -> tuple[bytes
     )
     runtime = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
-    taken = {entry.name for entry in session.get_inputs()}  # an unused input may be missing
+    used = {entry.name for entry in session.get_inputs()}  # an unused input is missing
+    module.taken = [name for name in module.names if name in used]
 
     def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
-        feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in taken}
+        feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in used}
         outputs = tuple(torch.from_numpy(output) for output in session.run(None, feed))
         return outputs if module.memory_size else outputs[0]
 

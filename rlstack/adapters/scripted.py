@@ -87,7 +87,7 @@ def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
 def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     """Returns an ONNX graph as a policy on the CPU, after trying it on a sample of the env's observations.
 
-    A structured observation is matched to the graph's inputs by name if the names are those of its leaves, otherwise in
+    A structured observation is matched to the graph's inputs by name if their names are those of leaves, otherwise in
     order. For the rest see :func:`torchscript_policy`. The batch dimension must be dynamic, or that of the env.
 
     Raises:
@@ -107,17 +107,19 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     names = seen or ["observation"]
     if interface.masked and len(inputs) == len(names) + 1:
         names = [*names, MASK]
-    if len(inputs) != len(names):
+    named = bool(order) and set(order) <= set(names)  # some leaves may be of no use to it
+    if len(inputs) != len(names) and not named:
         taken, shown = ", ".join(order), ", ".join(seen)
         raise ConfigError(f"{path}: takes {taken or 'nothing'}; the env shows {shown or 'a flat observation'}")
-    order = names if set(order) == set(names) else order
+    order = names if named else order
     kinds = {entry.name: re.fullmatch(r"tensor\((\w+)\)", entry.type) for entry in inputs}
     dtypes = {name: getattr(torch, _DTYPES.get(kind[1], kind[1]), None) for name, kind in kinds.items() if kind}
     if strange := [entry.type for entry in inputs if dtypes.get(entry.name) is None]:
         raise ConfigError(f"{path}: an input of {strange[0]}, only tensors of numbers are supported")
 
     def run(parts: list[Tensor]) -> Any:
-        return session.run(None, {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)})
+        given = {name: part for name, part in zip(order, parts) if name in dtypes}
+        return session.run(None, {name: part.to("cpu", dtypes[name]).numpy() for name, part in given.items()})
 
     return GraphPolicy(run, env, str(path))
 

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import rlstack
@@ -136,6 +136,48 @@ def test_attention_in_onnx(tmp_path: Path) -> None:
     encoders = {"objects": {"kind": "attention", "hidden": [8], "mask": "there"}}
     env: Any = Decisions(seen, Bounded(-1.0, 1.0, shape=(2,)))
     check(make_agent("ppo", env, hidden=[8], encoders=encoders), tmp_path / "policy", "onnx", count=7)
+
+
+def test_names_of_inputs_in_onnx(tmp_path: Path) -> None:
+    """A number is no name there, the action has a name already, and an input without use does not exist."""
+    seen = Composite({"0": Unbounded(2), "action": Unbounded(3), "unused": Unbounded(4), "memory": Unbounded(5)})
+    env: Any = Decisions(seen, Bounded(-1.0, 1.0, shape=(2,)))
+    agent = make_agent("ppo", env, hidden=[8], policy_gain=1.0, encoders={"unused": {"kind": "skip"}})
+    exported = export_policy(agent, tmp_path / "policy", "onnx")
+    observation, _ = random_inputs(agent.interface, 5)
+    inputs = [observation[name] for name in ("0", "action", "memory")]
+    names = [entry["name"] for entry in exported.description["inputs"]]
+    assert names == ["observation.0", "observation.action", "observation.memory"]
+    expected = agent.policy(explore=False).action(observation)
+    torch.testing.assert_close(answers(tmp_path / "policy", "onnx", inputs), expected, atol=2e-5, rtol=0)
+
+
+def test_an_input_without_use_need_not_be_given_to_onnx_later(tmp_path: Path) -> None:
+    env: Any = Decisions(DICT, Bounded(-1.0, 1.0, shape=(2,)))
+    agent = make_agent("ppo", env, hidden=[8], policy_gain=1.0, encoders={"a": {"kind": "skip"}})
+    export_policy(agent, tmp_path / "policy", "onnx")
+    seen = env.draw(5)
+    action = rlstack.make_agent("legacy", env, kind="onnx", path=str(tmp_path / "policy")).policy(explore=False)(seen)
+    torch.testing.assert_close(action["action"], agent.policy(explore=False)(seen)["action"], atol=2e-5, rtol=0)
+
+
+class OfThree(nn.Module):
+    """A network that counts its rows in Python, which a trace cannot follow."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs + 1, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.cat((x, torch.zeros(len(x), 1)), -1))
+
+
+@pytest.mark.parametrize("format", PLAYED)
+def test_a_program_for_a_fixed_number_of_rows_is_not_kept(format: str, tmp_path: Path) -> None:
+    agent = make_agent("dqn", plain(discrete=True), network=f"{__name__}:OfThree")
+    message = rf"^format={format}: cannot express this agent.*its program fails for 1000 rows or for one: \w+: .+"
+    refused(ConfigError, message, export_policy, agent, tmp_path / "policy", format)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
