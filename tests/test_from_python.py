@@ -25,7 +25,9 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch.distributions import Categorical
 
 import rlstack
-from rlstack.config import conf_dir, to_plain
+from rlstack.agents.ppo import PPOConfig
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.options import EncoderConfig
 from rlstack.config.overrides import assign_again, readable
 from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
@@ -285,6 +287,14 @@ def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
 def test_a_mapping_replaces_the_one_that_was_there() -> None:
     lr = {"kind": "constant", "start": 0.001}  # without the end of conf/agent/ppo.yaml
     assert rlstack.train.command.call(to_plain, ["agent=ppo"], {"agent.lr": lr})["agent"]["lr"] == lr
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_keys_of_a_mapping_may_be_numbers_such_as_those_of_the_parts_of_a_tuple(typed: bool) -> None:
+    words = ["agent=ppo", *(["agent.encoders={0: {kind: mlp, hidden: [8]}, 12: {kind: skip}}"] if typed else [])]
+    keys = {} if typed else {"agent.encoders": {"0": {"kind": "mlp", "hidden": [8]}, "12": {"kind": "skip"}}}
+    config = build(PPOConfig, rlstack.train.command.call(to_plain, words, keys)["agent"], "agent")
+    assert config.encoders == {"0": EncoderConfig("mlp", hidden=[8]), "12": EncoderConfig("skip")}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ def override(key: str, value: Any) -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_written(key)}:{_written(entry)}" for key, entry in value.items()) + "}"
+        # Hydra takes no quotes around a key; a number becomes text again where text is expected.
+        keys = (str(key) if str(key).isdecimal() else _written(key) for key in value)
+        return "{" + ",".join(f"{key}:{_written(entry)}" for key, entry in zip(keys, value.values())) + "}"
     if isinstance(value, list):
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, str):

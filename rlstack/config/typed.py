@@ -66,7 +66,7 @@ class Interval:
 def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = "") -> T:
     """Build the dataclass ``cls`` from a mapping, checking every key, type and bound.
 
-    Nothing is coerced except int to float, and a float that is a whole number (``1e6``) to int.
+    Nothing is coerced except int to float, a float that is a whole number (``1e6``) to int, and a key from int to text.
 
     Args:
         cls: a dataclass; fields may be nested dataclasses, Optional, unions, Literal, lists, tuples, dicts,
@@ -168,7 +168,9 @@ def convert(hint: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return build(hint, value, key)
     if origin in (dict, Mapping):
-        return {convert(args[0], k, f"key of {key}"): convert(args[1], v, _join(key, k)) for k, v in value.items()}
+        # A key of digits, such as that of a part of a tuple, is a number in yaml and on the command line.
+        named = {str(k) if args[0] is str and type(k) is int else k: v for k, v in value.items()}
+        return {convert(args[0], k, f"key of {key}"): convert(args[1], v, _join(key, k)) for k, v in named.items()}
     if origin in (list, Sequence, tuple):
         hints = list(args) if origin is tuple and args[-1] is not Ellipsis else [args[0]] * len(value)
         if len(hints) != len(value):

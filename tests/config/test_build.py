@@ -108,7 +108,7 @@ def test_a_union_keeps_an_exact_type(value: Any) -> None:
         ({"hidden": "64"}, "agent.hidden: list '64' (str)"),
         ({"hidden": [64, "a"]}, "agent.hidden[1]: whole 'a' (str)"),
         ({"extra": {"a": "b"}}, "agent.extra.a: number 'b' (str)"),
-        ({"extra": {1: 2}}, "key agent.extra: text 1 (int)"),
+        ({"extra": {1.5: 2}}, "key agent.extra: text 1.5 (float)"),
         ({"optimizer": {"name": "adm"}}, "agent.optimizer.name: 'adam'? 'sgd', 'adm' (str)"),
         ({"optimizer": {}}, "agent.optimizer.name: missing 'adam', 'sgd'"),
         ({"optimizer": {"name": "adam", "betas": [1]}}, "agent.optimizer.betas: 2 1"),
