@@ -164,6 +164,13 @@ def test_files_that_are_named_are_there() -> None:
     assert not lost
 
 
+def test_the_table_of_a_folder_names_its_files() -> None:
+    for page in sorted((REPO / "rlstack").rglob("README.md")):
+        rows = re.findall(r"^\| ((?:`\w+\.py`(?:, )?)+) \|", page.read_text(encoding="utf-8"), re.M)
+        named = [file for row in rows for file in re.findall(r"\w+\.py", row)]
+        assert [file for file in named if not (page.parent / file).is_file()] == [], page
+
+
 def test_make_knows_its_targets() -> None:
     makefile = (REPO / "Makefile").read_text(encoding="utf-8")
     named = {match for page in PAGES for line in spans(page) for match in re.findall(r"^make ([a-z-]+)", line)}
