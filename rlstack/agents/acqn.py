@@ -164,7 +164,10 @@ class ACQN(ActorCritic):
             return action
         size = action.shape[-1]
         lead = len(self.interface.lead(observation))
-        flat = seen.reshape(-1, *seen.shape[lead:]) if isinstance(seen, Tensor) else seen.reshape(-1)
+        if isinstance(seen, Tensor):
+            flat: Any = seen.reshape(-1, *seen.shape[lead:])
+        else:  # in a program that is exported, a dict has no batch size, and its entries are [B, ...]
+            flat = seen.reshape(-1) if lead else seen
         proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
         n = self.config.num_quantiles
         tau = levels(self.config.cvar, midpoints(n, action), self.interface, observation).reshape(-1, n)  # [1 or B, n]

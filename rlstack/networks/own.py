@@ -102,9 +102,14 @@ class OwnNetwork(Encoder):
         return features
 
     def _lead(self, observation: Observation) -> torch.Size:
-        if self._dims is None:
-            return observation.shape
-        return observation.shape[: observation.dim() - self._dims]
+        if not isinstance(observation, Tensor):
+            if observation.batch_size:
+                return observation.batch_size
+            # In a program that is exported, the dict itself has none.
+            (key, spec), *_ = self._spec.items(include_nested=True, leaves_only=True)
+            shape = observation.get(key).shape
+            return shape[: len(shape) - len(spec.shape)]
+        return observation.shape[: observation.dim() - len(self._spec.shape)]
 
     def _joined(self, observation: Observation, action: Tensor | None) -> Any:
         """Returns the network's input, with unchanged batch dimensions: a tensor, or a dict of tensors."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -159,6 +160,25 @@ def test_an_input_without_use_need_not_be_given_to_onnx_later(tmp_path: Path) ->
     seen = env.draw(5)
     action = rlstack.make_agent("legacy", env, kind="onnx", path=str(tmp_path / "policy")).policy(explore=False)(seen)
     torch.testing.assert_close(action["action"], agent.policy(explore=False)(seen)["action"], atol=2e-5, rtol=0)
+
+
+class OfDict(nn.Module):
+    """A network of observations (and actions) that are dicts."""
+
+    def __init__(self, inputs: dict[str, Any], outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(sum(math.prod(np.atleast_1d(size)) for size in inputs.values()), outputs)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return self.layer(torch.cat([part.flatten(1) for part in x.values()], -1))
+
+
+@exhaustive("format", FORMATS)
+@pytest.mark.parametrize(("name", "discrete"), [("dqn", True), ("acqn", False)])
+def test_a_network_of_the_user_s_for_a_dict(name: str, discrete: bool, format: str, tmp_path: Path) -> None:
+    seen = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2))})
+    env: Any = Decisions(seen, Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,)))
+    check(make_agent(name, env, network=f"{__name__}:OfDict"), tmp_path / "policy", format)
 
 
 class OfThree(nn.Module):
