@@ -417,12 +417,14 @@ class TorchRL(Agent):
         if self.kind != "actor":
             return self.act(observation, mask, ExplorationType.DETERMINISTIC)["action"]
         lead = self.interface.lead(observation)
+        # In a program that is exported, a dict has no batch size, and its entries are [N, ...].
+        flat = not lead and not isinstance(observation, Tensor)
         self.actor.eval()
-        out = self.actor[0].module(observation.reshape(-1, *observation.shape[len(lead) :]))
+        out = self.actor[0].module(observation if flat else observation.reshape(-1, *observation.shape[len(lead) :]))
         self.actor.train()
-        if self.interface.choices is None:
-            return self._inside(out[0].tanh().reshape(*lead, -1))
-        return greedy(out.reshape(*lead, -1), mask)
+        best = out if self.interface.choices is not None else out[0].tanh()
+        best = best if flat else best.reshape(*lead, -1)
+        return self._inside(best) if self.interface.choices is None else greedy(best, mask)
 
     def _inside(self, action: Tensor) -> Tensor:
         if self.kind == "actor" and self.interface.choices is None:

@@ -181,6 +181,13 @@ def test_a_network_of_the_user_s_for_a_dict(name: str, discrete: bool, format: s
     check(make_agent(name, env, network=f"{__name__}:OfDict"), tmp_path / "policy", format)
 
 
+@exhaustive("format", FORMATS)
+@pytest.mark.parametrize(("name", "discrete"), [("torchrl_ppo", True), ("torchrl_sac", False)])
+def test_a_loss_of_torchrl_in_a_world_of_dicts(name: str, discrete: bool, format: str, tmp_path: Path) -> None:
+    env: Any = Decisions(DICT, Categorical(4, shape=()) if discrete else Bounded(-3.0, 1.0, shape=(2,)))
+    check(make_agent(name, env, hidden=[8]), tmp_path / "policy", format)
+
+
 class OfThree(nn.Module):
     """A network that counts its rows in Python, which a trace cannot follow."""
 
