@@ -484,7 +484,11 @@ class TorchRL(Agent):
         loss = self.loss
         if loss.value_estimator is not None and hasattr(loss.tensor_keys, "advantage"):
             parameters = {"params": loss.critic_network_params, "target_params": loss.target_critic_network_params}
+            seen = sequences.get("observation")
+            if not isinstance(seen, Tensor):
+                sequences.set("observation", _Whole(dict(seen.items()), seen.batch_size, seen.device))
             loss.value_estimator(sequences, **parameters)
+            sequences.set("observation", seen)
         return sequences
 
     def loss_inputs(self, batch: TensorDictBase) -> TensorDictBase:
@@ -508,6 +512,13 @@ class TorchRL(Agent):
         if self.kind == "deterministic":
             return mse_loss(self.actor(state).get("action"), action)
         return cross_entropy(self.actor(state).get("action_value"), action)
+
+
+class _Whole(TensorDict):
+    """An observation with keys, in which TorchRL 0.14.1 looks for NaN as in a tensor if all of it is floating-point."""
+
+    def is_floating_point(self) -> bool:
+        return False
 
 
 class OffPolicyTorchRL(TorchRL, OffPolicy):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torchrl.data import Bounded, Categorical, Unbounded
+from tensordict import TensorDict
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.objectives import SACLoss
 
 import rlstack
@@ -322,3 +323,22 @@ def test_it_learns(overrides: list[str], least: float, rlstack_command: Command,
     assert rlstack_command("train", *overrides, *short).status == 0
     found = sorted((run / "evaluations").glob("*.json"))
     assert json.loads(found[-1].read_text())["summary"]["eval/return"] > least
+
+
+def test_advantages_in_a_world_whose_observations_are_dicts_of_numbers() -> None:
+    """They are those of the same numbers as one vector."""
+    flat: Any = Decisions(Unbounded(5), Categorical(3, shape=()))
+    keyed: Any = Decisions(Composite({"a": Unbounded(3), "b": Unbounded(2)}), Categorical(3, shape=()))
+    agents = []
+    for env in (flat, keyed):
+        torch.manual_seed(0)
+        agents.append(make_agent("torchrl_ppo", env, hidden=[8]))
+    sequences = flat.experience(agents[0], 4, 6)
+    parts = sequences.clone()
+    for entry in (parts, parts["next"]):
+        first, second = entry["observation"].split([3, 2], -1)
+        entry["observation"] = TensorDict({"a": first, "b": second}, entry.batch_size)
+    expected, found = (agent.with_advantage(data) for agent, data in zip(agents, (sequences, parts)))
+    for name in ("advantage", "value_target"):
+        torch.testing.assert_close(found[name], expected[name])
+    assert type(found["observation"]) is TensorDict
