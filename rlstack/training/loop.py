@@ -273,6 +273,7 @@ class Training:
         """
         self.prepare()
         c = self.config
+        self._logged = self.frames
         self.clock.start(self.frames)
         with ExitStack() as stack:
             self.collector = start_collector(c, self.env, self.agent, self.hooks, self.acceleration.world, self._worlds)
@@ -323,12 +324,7 @@ class Training:
         if self.progress.due:
             seen = {} if self.device.type == "cuda" else self.metrics()  # to read them would wait for the GPU
             self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.read()})
-        if self.due(self.config.log_every):
-            row = self._updates() | self.agent.schedule_metrics()
-            for hook in self.hooks:
-                row |= hook.on_log(self)
-            self.log(row | {"time/frames_per_second": self.clock.rate(self.frames)})
-            self.progress.update(self.frames, row | self.clock.total)
+        self._log_row()
         try:
             self._judge()
             ended = self.is_over()
@@ -340,11 +336,23 @@ class Training:
             self.event(f"saved {self.save().name}; continue with: {self.resume_command()}")
             raise
 
+    def _log_row(self) -> None:
+        """Writes the metrics since the last such row, if it is due and not done at these frames."""
+        if not self.due(self.config.log_every) or self._logged == self.frames:
+            return
+        self._logged = self.frames
+        row = self._updates() | self.agent.schedule_metrics()
+        for hook in self.hooks:
+            row |= hook.on_log(self)
+        self.log(row | {"time/frames_per_second": self.clock.rate(self.frames)})
+        self.progress.update(self.frames, row | self.clock.total)
+
     def _judge(self) -> None:
         """Evaluates and saves, as far as they are due and not done at these frames."""
         decisions = (hook.evaluation_due(self) for hook in self.hooks)
         due = next(decision for decision in decisions if decision is not None)  # at the end of the run it always is
         is_best = due and self._evaluated != self.frames and self.evaluate_and_log()
+        self._log_row()  # a hook may have ended the run
         if is_best or self.due(self.config.checkpoint.every):
             name = self.save(is_best).name
             self._best_at = self.frames if is_best else self._best_at

@@ -114,16 +114,19 @@ def test_a_dropped_batch_counts_but_nobody_learns_from_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("event", "frames", "judged"), [("on_evaluation", 64, [64]), ("on_iteration", 96, [64, 96])])
-def test_what_a_hook_ends_is_evaluated_and_saved(event: str, frames: int, judged: list[int], tmp_path: Path) -> None:
-    """Also after 96 frames, which no evaluation or checkpoint is due at."""
+def test_what_a_hook_ends_is_logged_judged_and_saved(
+    event: str, frames: int, judged: list[int], tmp_path: Path
+) -> None:
+    """Also after 96 frames, which no evaluation or checkpoint is due at; no row is due at either."""
     hook = Hook()
     setattr(hook, event, lambda run, *_: run.finish() if run.frames == frames else None)
-    run = training(tmp_path / "run", hook)
+    run = begun(tmp_path / "run", composed(*CARTPOLE_RUN, "log_every=1000"), hooks=[hook])
     assert run.execute() is not None
     latest = run.run.checkpoints.latest()
     assert run.frames == frames and latest is not None and latest.name == f"checkpoint_{frames:012}.pt"
     rows = read_metrics(tmp_path / "run/metrics.csv")
     assert [row["frames"] for row in rows if "eval/return" in row] == judged
+    assert [row["frames"] for row in rows if "loss/total" in row] == [frames]
 
 
 class Judge(Hook):
