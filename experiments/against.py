@@ -62,7 +62,7 @@ EXPERIMENTS = {
     "rocket/self_play": Experiment(("zoo:rocket", "rule"), 1000, (0,), _FILMS, "share of games won against the pool"),
     "rocket/two": Experiment(("rule",), 1000, (0,), _FILMS, f"{_WON} two rules"),
     "rocket/scratch": Experiment(
-        ("rule",), 1000, (0,), _FILMS, "touches of the ball by a car in a game", "train/touches_blue"
+        ("rule", "zoo:rocket"), 1000, (0,), _FILMS, "touches of the ball by a car in a game", "train/touches_blue"
     ),
     "echelon/bots": Experiment(
         ("heuristic", "veteran"), 512, (0, 1, 2), ("mp4", "html"), "share of games won against heuristic and veteran"
