@@ -284,5 +284,4 @@ def test_envs_and_overrides_that_do_not_fit(kind: str, tmp_path: Path) -> None:
         wrong: Any = {"DQN": {"dueling": True}, "DDPG": {"inputs": "features"}}[kind]
         options.append((wrong, r"network_params\.pth: (network|actor): "))
     for given, match in options:
-        with pytest.raises(ConfigError, match=match):
-            published_agent(file, world(kind), 1000, agent_type=kind, **given)
+        refused(ConfigError, match, published_agent, file, world(kind), 1000, agent_type=kind, **given)

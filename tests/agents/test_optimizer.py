@@ -14,6 +14,7 @@ from rlstack.agents.optimizer import Adam, CannotCompile, Compiler, Optimizer
 from rlstack.envs.foundation.compilation import Compiled, telling, under_way
 from tests.agents.small_agents import CASES, plain, small
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -210,8 +211,7 @@ def test_a_loaded_state_is_gone_on_from() -> None:
 def test_what_cannot_be_compiled_says_why(name: str, overrides: dict[str, Any], why: str) -> None:
     env = plain(discrete=True)
     agent = small(env, name=name, **overrides)
-    with pytest.raises(CannotCompile, match=why):
-        agent.compile(Compiler("eager"))
+    refused(CannotCompile, why, agent.compile, Compiler("eager"))
     assert agent.compiler is None
     if name == "dqn":  # and learns as before
         assert agent.learn(env.experience(agent, _ROWS, _STEPS), _ROWS * _STEPS)
@@ -236,8 +236,7 @@ def test_errors_of_a_function_stay_its_own() -> None:
     def wrong(x: torch.Tensor) -> torch.Tensor:
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
-        Compiled(wrong, "a mistake", backend="eager")(torch.zeros(2))
+    refused(KeyError, "mine", Compiled(wrong, "a mistake", backend="eager"), torch.zeros(2))
 
 
 def test_what_is_being_compiled_is_known_while_it_is() -> None:

@@ -65,8 +65,7 @@ def test_given_options_are_kept_and_the_seed_decides_how_it_explores(
 def test_a_world_without_terms_is_refused() -> None:
     env = envs.make("marinenav", num_worlds=1)
     agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])
-    with pytest.raises(ConfigError, match="does not tell the terms"):
-        play_episode(agent.policy(explore=False), "marinenav", {})
+    refused(ConfigError, "does not tell the terms", play_episode, agent.policy(explore=False), "marinenav", {})
 
 
 def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from rlstack.envs.rocket.rewards import TERMS
 from rlstack.evaluation.results import Evaluation
 from rlstack.training.preflight import check_buildable, few_worlds
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.reporting.made_runs import make_run
 from tests.training.test_cadence import config
 
@@ -72,8 +73,7 @@ def test_views_are_free_and_a_backward_pass_is_counted() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(SystemExit, match="chess: neither a world nor an agent; known: rocket, "):
-        operations.main(["chess"])
+    refused(SystemExit, "chess: neither a world nor an agent; known: rocket, ", operations.main, ["chess"])
 
 
 # -- The curves of off-policy corrections: each arm runs, the lag is exact, and a picture is written -----------------
@@ -100,8 +100,7 @@ def test_late_data_are_those_of_weights_so_many_updates_ago(monkeypatch: pytest.
     monkeypatch.setattr(curves, "evaluate", lambda *_: pytest.fail("not yet"))
     monkeypatch.setitem(curves.ARMS["vtrace"], "late", ("a2c", 2, {"steps_per_batch": 16, "hidden": [8]}))
     monkeypatch.setattr(curves, "POINTS", 1)
-    with pytest.raises(pytest.fail.Exception, match="not yet"):
-        next(curves.train("vtrace", "late", 0, 1280))
+    refused(pytest.fail.Exception, "not yet", next, curves.train("vtrace", "late", 0, 1280))
     assert seen == [0, 0, 0, 256, 512]
 
 
@@ -256,8 +255,7 @@ def test_another_file_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(benchmark, "FROZEN", tmp_path / "episodes.json.gz")
     monkeypatch.setattr(benchmark, "PER_LEVEL", 1)
     benchmark.freeze(benchmark.FROZEN)
-    with pytest.raises(ValueError, match="not the file that was frozen"):
-        benchmark.frozen()
+    refused(ValueError, "not the file that was frozen", benchmark.frozen)
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from rlstack.reporting.sections import seconds_of
 from rlstack.runs.run_directory import taken
 from rlstack.training.environment import end_recorded, record_environment
 from tests.conftest import Command
+from tests.refusals import refused
 from tests.reporting.made_runs import HEADER, ROWS, config, make_evaluation, make_run, score_rows
 
 
@@ -385,8 +386,7 @@ def test_what_auto_decides_is_no_difference_from_the_default() -> None:
     ],
 )
 def test_a_default_that_does_not_exist_is_told(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        from_default(runs_of(settings)[0])
+    refused(ConfigError, message, from_default, runs_of(settings)[0])
 
 
 def having(**metrics: float) -> StoredRun:
@@ -620,5 +620,4 @@ def test_a_mistake_in_comparing_is_one_line(
 
 def test_runs_without_numbers_are_told(tmp_path: Path) -> None:
     one, other = (make_run(tmp_path / name, config(), ("1,2",), "frames,loss/actor") for name in "ab")
-    with pytest.raises(ConfigError, match="has not logged success or return"):
-        compare([one], [other])
+    refused(ConfigError, "has not logged success or return", compare, [one], [other])

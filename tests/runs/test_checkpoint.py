@@ -90,8 +90,7 @@ def test_a_run_never_goes_on_from_a_best_checkpoint_that_best_does_not_hold(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", fails)
-    with pytest.raises(OSError, match="No space left"):
-        store.save({"x": 2}, 20, best=True)
+    refused(OSError, "No space left", store.save, {"x": 2}, 20, best=True)
     assert store.load() == {"x": 1} and names(tmp_path) == ["best.pt", "checkpoint_000000000010.pt"]
     assert read_checkpoint(tmp_path / "best.pt") == {"x": 2}
 

@@ -180,8 +180,7 @@ def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypat
     assert place("-m", "hydra/sweeper=pbt") == (["hydra.sweep.dir=${hydra.sweeper.folder}/.jobs"], None)
     assert list(tmp_path.iterdir()) == []
     assert place("-m", "hydra.sweep.dir='mine'") == ([], Path("mine"))
-    with pytest.raises(ConfigError, match=r"^run_dir: all runs of -m would have this folder"):
-        place("-m", "seed=0,1", "run_dir=mine")
+    refused(ConfigError, r"^run_dir: all runs of -m would have this folder", place, "-m", "seed=0,1", "run_dir=mine")
 
 
 @contextmanager

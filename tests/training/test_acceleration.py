@@ -158,8 +158,7 @@ def test_graphs_need_a_gpu() -> None:
 
 
 def test_a_wrong_value_is_refused() -> None:
-    with pytest.raises(ConfigError, match="compile: "):
-        config("compile=always")
+    refused(ConfigError, "compile: ", config, "compile=always")
 
 
 def test_compiled_code_has_a_lasting_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -365,8 +365,7 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "checkpoints" / "best.pt").exists()
     assert len(list((tmp_path / "out" / "evaluations").iterdir())) == 1
     plain = loaded.config
-    with pytest.raises(ConfigError, match=r"imitation\.only=false"):
-        resumed(tmp_path / "out", plain).prepare()
+    refused(ConfigError, r"imitation\.only=false", resumed(tmp_path / "out", plain).prepare)
     plain["imitation"]["only"] = False
     imitation = resumed(tmp_path / "out", plain).hook(Imitation)
     assert imitation is not None and imitation.done

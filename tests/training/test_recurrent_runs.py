@@ -127,7 +127,6 @@ def test_recorded_sequences_can_be_imitated_but_not_files(tmp_path: Path) -> Non
     agent = make_agent("ppo", env, 1000, recurrent=MEMORY)
     assert imitate(agent, data, epochs=1)["imitation/frames"] == 800
     data["active"][9:] = False
-    with pytest.raises(ConfigError, match="9 sequences with decisions are too few, at least 10"):
-        imitate(agent, data[:, :4], epochs=1)
+    refused(ConfigError, "9 sequences with decisions are too few, at least 10", imitate, agent, data[:, :4], epochs=1)
     for source in (data.exclude("next").reshape(-1), TensorDict({"observation": torch.zeros(99, 2)}, [99])):
         refused(ConfigError, "decisions in their order", imitate, agent, source)

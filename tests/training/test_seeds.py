@@ -151,8 +151,7 @@ def test_a_gpu_that_is_full_when_a_run_begins_ends_all() -> None:
             raise RuntimeError("out of memory")
         return lambda: None
 
-    with pytest.raises(RuntimeError, match="out of memory"):
-        _Group(3, lane).run(begun.append)
+    refused(RuntimeError, "out of memory", _Group(3, lane).run, begun.append)
     assert begun == [0]
 
 

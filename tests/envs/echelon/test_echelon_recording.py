@@ -253,8 +253,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main(arguments) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
-    with pytest.raises(ValueError, match=r"the ending of a page is \.html"):
-        save_page(fight()[1].replay, tmp_path / "one.pdf")
+    refused(ValueError, r"the ending of a page is \.html", save_page, fight()[1].replay, tmp_path / "one.pdf")
 
 
 def asked(tmp_path: Path, question: str) -> Any:
