@@ -82,9 +82,8 @@ def test_the_same_file_joins_once(league: League, arena: GameRunner, tmp_path: P
     copy = shutil.copytree(run, tmp_path / "copy")  # which keeps times
     before = (league.folder / "league.json").read_bytes()
     for source in (run, copy, next((run / "checkpoints").glob("*.pt"))):
-        with pytest.raises(ConfigError, match="is in this league already, as 'first'") as error:
-            add_candidates(league, arena, [("again", str(source))])
-        assert "\n" not in str(error.value)
+        message, sources = "is in this league already, as 'first'", [("again", str(source))]
+        refused(ConfigError, message, add_candidates, league, arena, sources)
     assert (league.folder / "league.json").read_bytes() == before
 
 

@@ -26,9 +26,12 @@ from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive
+from tests.faults import Killed
 from tests.play.duel import NAME, Duel, constant_run, seated
 from tests.refusals import refused
+from tests.small_run import logged
 
+GAME = {"name": NAME, "length": 2}
 DEFAULTS: dict[str, Any] = {
     "command": None,
     "players": ["high", "low", "random"],
@@ -40,7 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "device": "cpu",
     "plots": False,
-    "env": {"name": NAME, "length": 2},
+    "env": GAME,
 }
 
 
@@ -81,8 +84,8 @@ def test_fitted_ratings_have_the_scale_of_the_options(system: str, start: str, t
     play(options)
     assert json.loads((tmp_path / "play" / "high" / "results.json").read_text())["fitted_elo"] == pytest.approx(379.588)
     run_league(options)
-    with (tmp_path / "ranking.csv").open() as stream:
-        fitted = {row["player"]: float(row["fitted_elo"]) for row in csv.DictReader(stream)}
+    ranking = csv.DictReader((tmp_path / "ranking.csv").read_text().splitlines())
+    fitted = {row["player"]: float(row["fitted_elo"]) for row in ranking}
     assert fitted == pytest.approx({"high": 379.588, "low": 100.0})
 
 
@@ -183,10 +186,8 @@ def test_version_1_is_read_and_written_as_version_2(tmp_path: Path) -> None:
         league.join("low", "low")
     content = json.loads(path.read_text())
     assert content["schema_version"] == 2 and content["games"] == VERSION_1["games"]
-    assert content["entries"][0] == {
-        **VERSION_1["entries"][0],
-        **{"kind": "player", "id": None, "file": None, "commander_name": None, "matches": 0, "meta": {}},
-    }
+    added = {"kind": "player", "id": None, "file": None, "commander_name": None, "matches": 0, "meta": {}}
+    assert content["entries"][0] == VERSION_1["entries"][0] | added
     assert League.open(tmp_path).members == league.members
 
 
@@ -210,31 +211,28 @@ def test_a_damaged_file_is_one_clear_line_and_is_not_overwritten(fault: str, tmp
     path = written(tmp_path)
     path.write_text(damage(path.read_text()))
     before = path.read_bytes()
-    world = {"name": NAME, "length": 2}
     commands: list[tuple[Callable[[LeagueConfig], None], dict[str, Any]]] = [
         *[(rank, {}), (show, {}), (evaluate, {}), (add, {"players": ["runs/any"]})],
-        (run_league, {"players": ["high", "low"], "env": world}),
+        (run_league, {"players": ["high", "low"], "env": GAME}),
     ]
     for command, changes in commands:
         assert "league.json" in refused(ConfigError, message, command, bare(tmp_path, **changes))
-    refused(ConfigError, "already holds a league", init, bare(tmp_path, env=world))
+    refused(ConfigError, "already holds a league", init, bare(tmp_path, env=GAME))
     assert path.read_bytes() == before
 
 
 def test_a_league_begins_empty_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world = {"name": NAME, "length": 2}
-    ratings = {"system": None, "options": {"tau": 0.4}}
-    init(bare(tmp_path, env=world, ratings=ratings))
+    init(bare(tmp_path, env=GAME, ratings={"system": None, "options": {"tau": 0.4}}))
     state = League.open(tmp_path).ratings.state_dict()
     assert state["system"] == "glicko2" and state["parameters"]["tau"] == 0.4
     assert state["parameters"]["anchors"] == {"low": 1000.0}  # the world's
-    init(bare(tmp_path / "elo", env=world, ratings={"system": "elo"}))
+    init(bare(tmp_path / "elo", env=GAME, ratings={"system": "elo"}))
     assert League.open(tmp_path / "elo").ratings.kind == "elo"
     show(bare(tmp_path))
     assert "0 commanders, 0 candidates, 0 players; 0 games, glicko2" in capsys.readouterr().out
     refused(ConfigError, "env: missing", init, bare(tmp_path / "other"))
     with pytest.raises(ConfigError, match=r"ratings.tauu: unknown key"):
-        init(bare(tmp_path / "other", env=world, ratings={"system": None, "options": {"tauu": 1}}))
+        init(bare(tmp_path / "other", env=GAME, ratings={"system": None, "options": {"tauu": 1}}))
     refused(ConfigError, "Arena does not have two sides", init, bare(tmp_path / "other", env={"name": "arena"}))
     assert not (tmp_path / "other").exists()
 
@@ -320,7 +318,7 @@ def test_a_killed_process_leaves_no_lock_and_no_half_file(tmp_path: Path) -> Non
 def test_games_that_ended_in_an_interrupted_round_are_kept(
     ended: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"env": {"name": NAME, "length": 2}, "players": ["high", "low"], "games": 8, "round": 8, "num_worlds": 2}
+    settings = {"env": GAME, "players": ["high", "low"], "games": 8, "round": 8, "num_worlds": 2}
 
     class Stops(GameRunner):
         def play(self, schedule: Any, seed: int, best: Any, finished: Any) -> Any:
@@ -347,8 +345,7 @@ def test_games_that_ended_in_an_interrupted_round_are_kept(
 
 
 def test_a_round_that_others_have_played_does_not_count_twice(tmp_path: Path) -> None:
-    world = {"name": NAME, "length": 2}
-    run_league(bare(tmp_path, env=world, players=["high", "low"], games=2))
+    run_league(bare(tmp_path, env=GAME, players=["high", "low"], games=2))
 
     class Late(GameRunner):
         def play(self, *arguments: Any, **more: Any) -> Any:
@@ -443,9 +440,6 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
     command("init", *WORLD, "folder=league")
     save = CheckpointStore.save
 
-    class Killed(BaseException):
-        pass
-
     def kill(*arguments: object, **more: object) -> None:
         raise Killed
 
@@ -474,8 +468,7 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
     assert f"{run.name}: " in out and "continues" not in out and "begins" not in out
     assert [entry["matches"] for entry in entries()] == [4, 0]
     assert list(Path("league/runs").glob("ppo_*")) == [run]
-    with (run / "metrics.csv").open(newline="") as stream:
-        frames = [int(float(row["frames"])) for row in csv.DictReader(stream)]
+    frames = [int(float(row["frames"])) for row in logged(run)]
     assert frames == sorted(frames) and frames[-1] == 256
 
 

@@ -36,8 +36,7 @@ def test_everyone_acts_for_its_own_sides_and_is_asked_once() -> None:
     env = Duel(num_worlds=3, size=2)
     a, b, c = (Watching(name, number) for number, name in enumerate("abc"))
     seats = seats_of(env, [[0, 1], [1, 0], [2, 1]], a, b, c)
-    actions = seats.act(env.reset()["agents"])
-    assert actions.tolist() == [[0, 0, 1, 1], [1, 1, 0, 0], [2, 2, 1, 1]]
+    assert seats.act(env.reset()["agents"]).tolist() == [[0, 0, 1, 1], [1, 1, 0, 0], [2, 2, 1, 1]]
     assert [player.seen[0][0] for player in (a, b, c)] == [[0, 3], [1, 2, 5], [4]]
     assert [len(player.seen) for player in (a, b, c)] == [1, 1, 1]
 
@@ -45,8 +44,7 @@ def test_everyone_acts_for_its_own_sides_and_is_asked_once() -> None:
 def test_an_empty_seat_keeps_the_action_that_is_given() -> None:
     env = Duel(num_worlds=2)
     seats = seats_of(env, [[EMPTY, 0], [EMPTY, 0]], Watching("a", 1))
-    given = torch.tensor([[2, 0], [0, 0]])
-    assert seats.act(env.reset()["agents"], given).tolist() == [[2, 1], [0, 1]]
+    assert seats.act(env.reset()["agents"], torch.tensor([[2, 0], [0, 0]])).tolist() == [[2, 1], [0, 1]]
     assert seats.act(env.reset()["agents"]).tolist() == [[0, 1], [0, 1]]
 
 
@@ -140,10 +138,8 @@ def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
 
 
 def test_worlds_without_sides_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="MarineNav does not have two sides that play against each other; known: Echelon, Rocket"
-    ):
-        sides_of(envs.make("marinenav", num_worlds=1))
+    message = "MarineNav does not have two sides that play against each other; known: Echelon, Rocket"
+    refused(ConfigError, message, sides_of, envs.make("marinenav", num_worlds=1))
 
 
 @pytest.mark.parametrize("actions", ["multi", "lookup90", "box8"])

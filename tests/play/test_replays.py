@@ -107,8 +107,7 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
 def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Puts the ball on its way into orange's goal, so that blue wins."""
     settings = {"players": ["rule", "random"], "games": 2, "env": {"name": "rocket", **SHORT}, "num_worlds": 2}
-    scoring = pytest.MonkeyPatch()
-    with scoring.context() as patch:
+    with pytest.MonkeyPatch().context() as patch:
         patch.setattr("rlstack.envs.rocket.starts.kick_off", _into_goal)
         play(config(tmp_path, **settings, save="best", keep=2, video=False))
     folder = tmp_path / "play" / "rule" / "replays"
@@ -192,5 +191,4 @@ def test_what_cannot_be_saved_or_played_back_is_one_line(tmp_path: Path) -> None
     (tmp_path / "bad.json").write_bytes(b"{")
     faults = [("bad.npz", r"damaged, or no \.npz"), ("bad.json", "damaged, or no JSON"), ("none.npz", "No such file")]
     for name, message in faults:
-        path = tmp_path / name
-        refused(ConfigError, f"replay: .*{message}", play_back, path)
+        refused(ConfigError, f"replay: .*{message}", play_back, tmp_path / name)
