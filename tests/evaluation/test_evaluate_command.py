@@ -69,9 +69,8 @@ def test_everything_is_left_in_one_folder(
     content = json.loads((folder / "evaluation.json").read_text())
     assert content["options"]["collision_penalty"] == -5.0 and len(content["episodes"]) == 3
     with imageio.get_reader(folder / "worst.mp4") as reader:  # the failure
-        assert (
-            reader.count_frames() == content["episodes"][1]["length"] + 1 + 40
-        )  # the end stands still for two seconds
+        # The end stands still for two seconds.
+        assert reader.count_frames() == content["episodes"][1]["length"] + 1 + 40
     assert imageio.imread(folder / "trajectories.png").shape[1] == 720
 
 
@@ -121,8 +120,7 @@ def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_
 @pytest.mark.slow
 def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(path: Path, run_dir: Path | None, env: dict[str, Any] | None = None) -> Path:
-        loaded = loading.load("any")
-        changed = replace(loaded, path=path, run_dir=run_dir)
+        changed = replace(loading.load("any"), path=path, run_dir=run_dir)
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load", lambda *_, **__: changed)
             patch.setattr("rlstack.evaluation.evaluator.check_fit", lambda *_: None)
@@ -131,18 +129,14 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
             )
             judged = from_checkpoint(config, torch.device("cpu"))
             known = ":" not in judged.env["name"]  # there is no module my.worlds
-            return output_folder(
-                config, replace(judged, env=as_evaluated(judged.env["name"], judged.env)) if known else judged
-            )
+            judged = replace(judged, env=as_evaluated(judged.env["name"], judged.env)) if known else judged
+            return output_folder(config, judged)
 
     marinenav, gymnasium = load_group("env", "marinenav"), load_group("env", "gymnasium")
     worlds: list[dict[str, Any] | None] = [
         *(None, marinenav, {**marinenav, "num_robots": 2}),
         *({**gymnasium, "id": "CartPole-v1"}, {**gymnasium, "id": "Pendulum-v1"}),
-        *(
-            {**gymnasium, "id": "CartPole-v1", "kwargs": {"a": 1}},
-            {**gymnasium, "id": "CartPole-v1", "kwargs": {"a": 2}},
-        ),
+        *({**gymnasium, "id": "CartPole-v1", "kwargs": {"a": value}} for value in (1, 2)),
         {"name": "my.worlds:One"},
     ]
     run, loose = run_dir / "checkpoints/checkpoint_000000001234.pt", run_dir.parent

@@ -20,7 +20,7 @@ from rlstack.envs.marinenav.episodes import evaluation_set
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.pictures import save_pictures
-from tests.adapters.test_marinenav_published import column, published_noise
+from tests.adapters.test_marinenav_published import column, configs_of, published_noise, without_noise
 from tests.envs.marinenav.recorded import actor, load_json
 from tests.evaluation.scripted import Scripted, full_ahead, play, straight_run
 from tests.exhaustive import exhaustive
@@ -53,12 +53,9 @@ def test_an_arrival() -> None:
             "time": 0.5 * len(gained),
             "energy": sum(energy),
             "success": 1.0,
-            "collision": 0.0,
             "path": sum(gained),
             "closest": 20.0,  # nobody is in sight, which ends there
-            "near_miss": 0.0,
-            "rule_time": 0.0,
-            "violation_time": 0.0,
+            **dict.fromkeys(("collision", "near_miss", "rule_time", "violation_time"), 0.0),
         }
     )
 
@@ -98,11 +95,8 @@ def test_a_thousand_steps_are_the_limit() -> None:
 def test_published_episodes_in_chunks(fixtures_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fixtures_dir / "marinenav"
     records = load_json(folder / "AC_IQN_episodes_253.json.gz")["noisy"]
-    known = {
-        (r["set_seed"], r["level"], r["index"]): r["config"] for r in load_json(folder / "eval_configs_253.json.gz")
-    }
-    keys = [(r["set_seed"], r["level"], r["index"]) for r in records]
-    chosen = EpisodeSet([known[key] for key in keys], [str(level) for _, level, _ in keys])
+    configs = configs_of(load_json(folder / "eval_configs_253.json.gz"), records)
+    chosen = EpisodeSet(configs, [str(record["level"]) for record in records])
     monkeypatch.setattr(evaluator, "MAX_WORLDS", 7)
     policy = Scripted(actor(folder / "AC_IQN_params.npz"))
     found = evaluate(policy, "marinenav", EXACT, 1, 0, noise_source=published_noise, episode_set=chosen)
@@ -128,10 +122,9 @@ def test_published_success_rate(shared_dir: Path) -> None:
     assert (summary["eval/success_low"], summary["eval/success_high"]) == pytest.approx(
         overall["success_ci95"], abs=1e-5
     )
-    for ours, theirs in (("return", "mean_return"), ("length", "mean_length")):
-        assert summary[f"eval/{ours}"] == pytest.approx(overall[theirs], rel=1e-6)
-    for ours, theirs in (("time", "mean_time_success"), ("energy", "mean_energy_success")):
-        assert summary[f"eval/{ours}"] == pytest.approx(overall[theirs], rel=1e-6)
+    names = {"return": "return", "length": "length", "time": "time_success", "energy": "energy_success"}
+    for ours, theirs in names.items():
+        assert summary[f"eval/{ours}"] == pytest.approx(overall[f"mean_{theirs}"], rel=1e-6)
     rates = {level: summary[f"eval/success_level{level}"] for level in facts["levels"]}
     assert rates == {level: row["success_rate"] for level, row in facts["levels"].items()}
 
@@ -175,10 +168,7 @@ def test_episodes_do_not_depend_on_their_company(
 ) -> None:
     policy = Scripted(actor(fixtures_dir / "marinenav/AC_IQN_params.npz"))
     configs, levels = evaluation_set(2, 5)
-    for config in configs:
-        robots = config["env"]["num_robots"]
-        config["robots"]["perception"] |= {"pos_std": [0.0] * robots, "vel_std": [0.0] * robots}
-        config["robots"]["perception"] |= {"r_mean_ratio": [1.0] * robots}
+    configs = [without_noise(config) for config in configs]
 
     def results() -> dict[str, Tensor]:
         return evaluate(policy, "marinenav", EXACT, 1, 0, episode_set=EpisodeSet(configs, levels)).episodes
@@ -191,16 +181,13 @@ def test_episodes_do_not_depend_on_their_company(
         torch.testing.assert_close(apart[name], values, rtol=1e-6, atol=1e-6)
 
 
-def drunk(tensordict: Any) -> Tensor:
-    return torch.rand(*tensordict["agents"].shape, 2) * 2 - 1
-
-
 @pytest.mark.slow
 def test_the_seed_decides_and_global_randomness_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "MAX_WORLDS", 4)
 
     def results(seed: int) -> dict[str, Tensor]:
-        return evaluate(Scripted(drunk), "marinenav", {}, 1, seed, max_steps=20).episodes
+        drunk = Scripted(lambda td: torch.rand(*td["agents"].shape, 2) * 2 - 1)
+        return evaluate(drunk, "marinenav", {}, 1, seed, max_steps=20).episodes
 
     torch.manual_seed(3)
     before = torch.get_rng_state()

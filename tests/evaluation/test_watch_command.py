@@ -48,8 +48,7 @@ WORLDS = {
 
 
 def config(**changes: Any) -> watch.WatchConfig:
-    plain = composed(command="watch")
-    return watch.build(watch.WatchConfig, {**plain, **changes})
+    return watch.build(watch.WatchConfig, {**composed(command="watch"), **changes})
 
 
 @pytest.fixture
@@ -77,8 +76,7 @@ def test_every_world_can_be_watched(world: str) -> None:
     while not animation.over:
         animation.grow()
     assert animation.span[1] > before[1] and animation.caption.startswith(f"episode 1, step {episode.steps}: return ")
-    last = animation.draw(animation.span[1])
-    assert not np.array_equal(first, last)
+    assert not np.array_equal(first, animation.draw(animation.span[1]))
     np.testing.assert_array_equal(first, animation.draw(animation.span[0]))  # one can go back
     line = numbers(episode.latest)
     assert line.startswith("observation ") and "  action " in line and "  reward " in line
@@ -270,8 +268,7 @@ def test_an_episode_is_played_only_as_far_as_it_is_shown() -> None:
 
 def test_keys_stop_seek_and_begin_anew() -> None:
     keys: list[set[str]] = [set(), {"Right"}, {"space"}, {"space"}, set(), {"Left"}, {"space"}, {"Return"}, set()]
-    times = shown(Counting(), keys, speed=3.0)
-    assert times == pytest.approx([0, 3, 3, 3, 3, 1, 2, 0, 1])
+    assert shown(Counting(), keys, speed=3.0) == pytest.approx([0, 3, 3, 3, 3, 1, 2, 0, 1])
 
 
 def test_the_end_stands_still_for_a_while() -> None:

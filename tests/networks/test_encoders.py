@@ -259,6 +259,7 @@ SPEC = Composite(
     }
 )
 SKIP = {"kind": "skip"}
+NO_OTHERS = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
 SET = {"kind": "set", "hidden": [8], "mask": "there"}
 
 
@@ -268,8 +269,7 @@ def encoder(**configs: dict[str, Any]) -> Any:
 
 
 def seen(*lead: int) -> TensorDict:
-    observation = SPEC.expand(*lead).rand()
-    return observation.set("there", torch.rand(*lead, 5) < 0.6)
+    return SPEC.expand(*lead).rand().set("there", torch.rand(*lead, 5) < 0.6)
 
 
 def test_parts_are_joined_in_the_order_of_their_keys() -> None:
@@ -282,9 +282,8 @@ def test_parts_are_joined_in_the_order_of_their_keys() -> None:
 
 
 def test_a_flattened_image_is_scaled() -> None:
-    made = encoder(
-        image={"kind": "flat"}, **dict.fromkeys(("objects", "there", "state__speed", "state__heading"), SKIP)
-    )
+    skipped = dict.fromkeys(("objects", "there", "state__speed", "state__heading"), SKIP)
+    made = encoder(image={"kind": "flat"}, **skipped)
     observation = seen(2)
     assert torch.equal(made(observation), observation["image"].flatten(1) / 255)
 
@@ -298,8 +297,7 @@ def test_whole_numbers_become_those_of_the_layers(config: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(("pool", "size"), [("flatten", 40), ("mean", 8), ("max", 8), ("sum", 8)])
 def test_what_is_not_there_does_not_count(pool: str, size: int) -> None:
-    skipped = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
-    made = encoder(objects={**SET, "pool": pool}, **skipped)
+    made = encoder(objects={**SET, "pool": pool}, **NO_OTHERS)
     assert made.out_features == size, "the mask is not encoded itself"
     observation = seen(6)
     observation["there"][0], observation["there"][1:, 0] = False, True  # nobody; somebody
@@ -320,8 +318,7 @@ def test_what_is_not_there_does_not_count(pool: str, size: int) -> None:
 
 def test_attention_is_torchs_own() -> None:
     """Of the things that are there, by ``nn.MultiheadAttention`` with the same weights; nobody gives zeros."""
-    skipped = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
-    made = encoder(objects={"kind": "attention", "hidden": [8], "mask": "there", "heads": 2}, **skipped)
+    made = encoder(objects={"kind": "attention", "hidden": [8], "mask": "there", "heads": 2}, **NO_OTHERS)
     part, observation = made.parts[0], seen(6)
     observation["there"][0], observation["there"][1:, 0] = False, True
     theirs = nn.MultiheadAttention(8, 2, batch_first=True)

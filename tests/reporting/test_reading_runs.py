@@ -67,16 +67,9 @@ def test_what_is_damaged_or_missing_is_told_and_the_rest_is_read(tmp_path: Path)
     ((run,), _) = find(tmp_path)
     np.testing.assert_array_equal(run.curves["train/return"], [[100], [1]])
     assert run.frames == 170 and run.seed is None
-    told = "\n".join(run.notes)
-    for part in (
-        "config.yaml is missing",
-        "the last row is cut off",
-        "2 damaged rows",
-        "NaN or infinite",
-        "train/return",
-    ):
-        assert part in told
-    assert "evaluations/000000000100.json is damaged" in told
+    parts = ["config.yaml is missing", "the last row is cut off", "2 damaged rows", "NaN or infinite", "train/return"]
+    for part in [*parts, "evaluations/000000000100.json is damaged"]:
+        assert part in "\n".join(run.notes)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +109,9 @@ def test_links_lead_to_runs_elsewhere_and_do_not_rename_those_that_are_here(tmp_
 
 def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     scratch = make_run(tmp_path / "scratch/run", config()).parent
-    for name, target, found in (("runs", scratch, ["run"]), ("newest", scratch / "run", ["run"])):
+    for name, target in (("runs", scratch), ("newest", scratch / "run")):
         (tmp_path / name).symlink_to(target)
-        assert [run.name for run in find(tmp_path / name)[0]] == found
+        assert [run.name for run in find(tmp_path / name)[0]] == ["run"]
 
 
 def test_seeds_are_averaged_at_the_same_frames_as_far_as_most_of_them_go() -> None:
@@ -258,9 +251,7 @@ def test_a_long_table_is_read_from_its_end(after: int, tmp_path: Path) -> None:
     rows += ["5000,,0.5,0.2,0.8,5.0,12,11", *(f"{6000 + k},2.0,,,,,20,18" for k in range(after))]
     path = make_run(tmp_path / "run", config(), tuple(rows))
     end, whole = (StoredRun.read(path, "run", way) for way in (False, True))
-    assert end.frames == whole.frames and {name: end.last(name) for name in whole.curves} == {
-        name: whole.last(name) for name in whole.curves
-    }
+    assert end.frames == whole.frames and all(end.last(name) == whole.last(name) for name in whole.curves)
     assert len(end.curves["time/seconds"].values) < len(whole.curves["time/seconds"].values)
 
 
@@ -292,12 +283,8 @@ def runs_of(*configs: dict[str, Any]) -> list[StoredRun]:
 def test_mappings_are_looked_into_and_other_values_compared_whole() -> None:
     one = {"a": 1, "b": {"c": [1, 2], "d": 0}, "e": None}
     other = {"a": 1.0, "b": {"c": [1, 3], "d": 0}, "e": {"kind": "lstm"}, "f": 5}
-    assert varied([one, other]) == {
-        "a": [1, 1.0],
-        "b.c": [[1, 2], [1, 3]],
-        "e": [None, {"kind": "lstm"}],
-        "f": [ABSENT, 5],
-    }
+    found = {"a": [1, 1.0], "b.c": [[1, 2], [1, 3]], "e": [None, {"kind": "lstm"}], "f": [ABSENT, 5]}
+    assert varied([one, other]) == found
     assert varied([one, one]) == {}
 
 
@@ -305,10 +292,8 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
     groups = grouped(
         runs_of(*(config(seed, lr, logger={"x": seed}, until=seed or None) for lr in (0.1, 0.2) for seed in (0, 1)))
     )
-    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
-        ("lr=0.1", [0, 1]),
-        ("lr=0.2", [0, 1]),
-    ]
+    assert [group.label for group in groups] == ["lr=0.1", "lr=0.2"]
+    assert [[run.seed for run in group.runs] for group in groups] == [[0, 1], [0, 1]]
     together = config(1, compile=False, cudagraphs=False)  # as runs of seeds= are stored
     (alone,) = grouped(runs_of(config(0, compile="auto", cudagraphs="auto"), together))
     assert alone.label == "ppo · toy" and alone.values == {}
@@ -321,12 +306,8 @@ def test_options_that_follow_from_the_agent_or_change_with_another_are_no_differ
         return made
 
     groups = grouped(runs_of(settings("ppo", 0.1, 1), settings("ppo", 0.2, 2), settings("sac", 0.7, 9)))
-    assert [group.values for group in groups] == [
-        {"agent.name": "ppo", "agent.lr": 0.1},
-        {"agent.name": "ppo", "agent.lr": 0.2},
-        {"agent.name": "sac", "agent.lr": 0.7},
-    ]
-    assert [group.label for group in groups] == ["ppo · lr=0.1", "ppo · lr=0.2", "sac · lr=0.7"]
+    for group, agent, lr in zip(groups, ("ppo", "ppo", "sac"), (0.1, 0.2, 0.7), strict=True):
+        assert group.values == {"agent.name": agent, "agent.lr": lr} and group.label == f"{agent} · lr={lr}"
 
 
 def test_groups_whose_long_values_end_differently_are_scored_apart(tmp_path: Path) -> None:
@@ -348,8 +329,7 @@ def test_a_whole_number_is_the_same_option_in_either_notation(tmp_path: Path) ->
 
 
 def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:
-    groups = grouped(runs_of(config(0), config(1), {}))
-    assert [len(group.runs) for group in groups] == [2, 1]
+    assert [len(group.runs) for group in grouped(runs_of(config(0), config(1), {}))] == [2, 1]
 
 
 @pytest.mark.slow

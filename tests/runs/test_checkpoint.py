@@ -300,5 +300,4 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(case: str, tmp_path: Path) -
     run.write_config(state["config"])
     (run.path / "checkpoints").mkdir()
     shutil.copy(FROZEN / f"{case}.pt", run.path / "checkpoints" / f"checkpoint_{state['frames']:012d}.pt")
-    trained = rlstack.train(resume=str(run.path), total_frames=500, quiet=True)
-    assert rlstack.load(trained).frames >= 500
+    assert rlstack.load(rlstack.train(resume=str(run.path), total_frames=500, quiet=True)).frames >= 500

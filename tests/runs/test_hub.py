@@ -80,11 +80,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         files = self.server.repositories["/".join(parts[1:4])]
         if parts[4] == "preupload":
-            entries = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(body)["files"]
-            ]
-            self.answer({"files": entries})
+            given = [file["path"] for file in json.loads(body)["files"]]
+            self.answer({"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in given]})
         elif parts[4] == "commit":
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
@@ -105,12 +102,11 @@ class Handler(BaseHTTPRequestHandler):
             content = files["/".join(parts[5:])]
             self.answer(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
         elif parts[4] == "tree":
-            tree = [{"type": "file", "path": file, "size": len(content), "oid": "0"} for file, content in files.items()]
-            self.answer(tree)
+            sizes = {file: len(content) for file, content in files.items()}
+            self.answer([{"type": "file", "path": file, "size": size, "oid": "0"} for file, size in sizes.items()])
         else:
-            self.answer(
-                {"id": "/".join(parts[2:4]), "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
-            )
+            siblings = [{"rfilename": file} for file in files]
+            self.answer({"id": "/".join(parts[2:4]), "sha": COMMIT, "siblings": siblings})
 
     do_HEAD = do_GET
 
@@ -136,9 +132,7 @@ def test_an_agent_goes_to_the_hub_and_back(server: Hub) -> None:
     assert address.endswith("/me/sailor") and not server.private
     assert sorted(files) == ["README.md", "SHA256SUMS", "config.json", "film.mp4", "model.safetensors"]
     sums = dict(line.split("  ")[::-1] for line in files["SHA256SUMS"].decode().splitlines())
-    assert sums == {
-        name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "SHA256SUMS"
-    }
+    assert sums == {name: hashlib.sha256(files[name]).hexdigest() for name in files.keys() - {"SHA256SUMS"}}
     card = files["README.md"].decode()
     assert "license: apache-2.0" in card and "success_rate" in card and "film.mp4" in card and "hf:me/sailor" in card
     pushed = read_agent(hub.hub_file("hf:me/sailor"))
@@ -200,20 +194,15 @@ def test_what_a_strangers_agent_names_is_refused(server: Hub, tmp_path: Path) ->
 def test_files_that_were_changed_are_refused(server: Hub) -> None:
     rlstack.push("zoo:marinenav", "me/changed", film="none", quiet=True)
     server.repositories["models/me/changed"]["config.json"] += b" "
-    refused(
-        ConfigError,
-        "hf:me/changed: config.json is missing, or not the file of SHA256SUMS",
-        rlstack.load,
-        "hf:me/changed",
-    )
+    message = "hf:me/changed: config.json is missing, or not the file of SHA256SUMS"
+    refused(ConfigError, message, rlstack.load, "hf:me/changed")
 
 
 def test_servers_that_refuse_are_told_in_one_line(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(ConfigError, r"hf:me/nobody: cannot be downloaded \(", rlstack.load, "hf:me/nobody")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    refused(
-        ConfigError, r"to: me/x cannot be written .*hf auth login", rlstack.push, "zoo:marinenav", "me/x", quiet=True
-    )
+    message = r"to: me/x cannot be written .*hf auth login"
+    refused(ConfigError, message, rlstack.push, "zoo:marinenav", "me/x", quiet=True)
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,8 @@ def test_the_newest_run_that_has_a_checkpoint(capsys: pytest.CaptureFixture[str]
 
 
 def test_other_names_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [named(path, "resume") for path in ("runs/a", "./latest", "sb3:latest")] == [
-        "runs/a",
-        "./latest",
-        "sb3:latest",
-    ]
+    names = ["runs/a", "./latest", "sb3:latest"]
+    assert [named(name, "resume") for name in names] == names
     assert capsys.readouterr().out == ""
 
 
