@@ -121,8 +121,7 @@ def loaded_network(model: Path) -> Any:
 
 
 def scaled(observation: Tensor) -> Tensor:
-    entries = statistics()
-    mean, var = (torch.tensor(entries[key]) for key in ("obs_mean", "obs_var"))
+    mean, var = (torch.tensor(statistics()[key]) for key in ("obs_mean", "obs_var"))
     return ((observation - mean) / (var + 1e-8).sqrt()).clamp(-10, 10)
 
 
@@ -288,12 +287,8 @@ def test_written_and_read_it_is_the_same_agent(model: Path, tmp_path: Path) -> N
     out = tmp_path / "back" / f"{RUN}_65632_steps.pt"
     written = [path.name for path in save_arena(agent, out)]
     assert written == [out.name, f"{out.stem}_metadata.json", f"{out.stem}_normalization.json"]
-    assert json.loads(out.with_name(written[1]).read_text()) | {"timestamp": ""} == {
-        "step": 65632,
-        "algorithm": "ppo",
-        "style": 2,
-        "timestamp": "",
-    }
+    metadata = json.loads(out.with_name(written[1]).read_text())
+    assert metadata | {"timestamp": ""} == {"step": 65632, "algorithm": "ppo", "style": 2, "timestamp": ""}
     twin: Any = arena_agent(out, game(), **SMALL)
     assert twin.frames == 65632
     outcomes = []
@@ -303,8 +298,7 @@ def test_written_and_read_it_is_the_same_agent(model: Path, tmp_path: Path) -> N
         torch.manual_seed(4)
         each.learn(data, 65728)
         outcomes.append([*each.parameters(), each.normalizer.moments[0].mean])
-    for one, other in zip(*outcomes):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*outcomes, rtol=0, atol=0)
 
 
 def test_what_is_written_loads_in_their_classes(model: Path, tmp_path: Path) -> None:
@@ -330,22 +324,16 @@ def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) ->
         assert json.loads((tmp_path / "x_metadata.json").read_text())["style"] == style == style_of(tmp_path / "x.pt")
         twin: Any = arena_agent(tmp_path / "x.pt", env)
         assert twin.config.hidden == hidden
-        for (name, one), (_, other) in zip(published_names(agent), published_names(twin), strict=True):
-            assert torch.equal(one, other), name
+        torch.testing.assert_close(dict(published_names(twin)), dict(published_names(agent)), rtol=0, atol=0)
 
 
 @exhaustive("options", [{}, {"activation": "silu"}, {"shared_layers": 1, "hidden": [8, 8, 8]}])
 def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    for agent, file, message in (
-        (
-            rlstack.make_agent("ppo", game(), **options),
-            "x.pt",
-            "networks than the Arena stack; agent=ppo_published",
-        ),
-        (rlstack.make_agent("dqn", game()), "x.pt", "other networks than the Arena stack"),
-        (rlstack.make_agent("ppo_published", game()), "x.zip", r"must end in \.pt"),
-    ):
-        refused(ConfigError, message, save_arena, agent, tmp_path / file)
+    message = "other networks than the Arena stack; agent=ppo_published"
+    for agent in (rlstack.make_agent("ppo", game(), **options), rlstack.make_agent("dqn", game())):
+        refused(ConfigError, message, save_arena, agent, tmp_path / "x.pt")
+    agent = rlstack.make_agent("ppo_published", game())
+    refused(ConfigError, r"must end in \.pt", save_arena, agent, tmp_path / "x.zip")
     assert list(tmp_path.iterdir()) == []
     save_arena(rlstack.make_agent("ppo_published", game(7), hidden=[9, 8], shared_layers=1), tmp_path / "x.pt")
     refused(ConfigError, "it chooses one of 7 actions, as no style of the game; set env", style_of, tmp_path / "x.pt")
@@ -371,8 +359,7 @@ def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
     one, other = (torch.load(path, weights_only=True) for path in (model, back))
-    for name, value in one["policy_state_dict"].items():
-        assert torch.equal(value, other["policy_state_dict"][name])
+    torch.testing.assert_close(one["policy_state_dict"], other["policy_state_dict"], rtol=0, atol=0)
     assert other["num_timesteps"] == 65536
     state = json.loads((tmp_path / names[-1]).read_text())
     assert state["model_path"] == str(back) and state["total_timesteps_completed"] == 65536 and state["style"] == 2

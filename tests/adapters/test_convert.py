@@ -157,8 +157,7 @@ def test_a_recurrent_model_acts_the_same_with_a_memory_of_ours(agents: int | Non
 
 
 def test_settings_are_taken_over_and_can_be_changed() -> None:
-    agent = native("ppo_mlp_box_action", asymmetric(), gae_lambda=0.9)
-    c = agent.config
+    c = native("ppo_mlp_box_action", asymmetric(), gae_lambda=0.9).config
     assert (c.minibatch_size, c.steps_per_batch, c.epochs, c.lr, c.gae_lambda) == (32, 32, 10, 3e-4, 0.9)
 
 
@@ -291,8 +290,7 @@ def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
 def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Path) -> None:
     """The same holds for a run that is resumed before its first checkpoint."""
     words = ("agent=acqn_published", "env.num_worlds=2", "logger=csv", "device=cpu", "threads=1")
-    plain = composed(f"init={checkpoint}", *words)
-    training = begun(tmp_path / "run", plain)
+    training = begun(tmp_path / "run", composed(f"init={checkpoint}", *words))
     bias = training.agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
     expected = rlstack.load(checkpoint).agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
     assert not torch.equal(bias, expected)

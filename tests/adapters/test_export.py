@@ -224,27 +224,18 @@ def test_a_program_is_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "writer", "error", "message"),
+    ("format", "error", "message"),
     [
-        (
-            "aoti",
-            "torch._inductor.aoti_compile_and_package",
-            "No working C++ compiler found",
-            "format=aoti: .* C.. com",
-        ),
-        (
-            "onnx",
-            "torch.onnx.export",
-            "no such operator\nand more",
-            r"cannot express .*RuntimeError: no such operator\)$",
-        ),
+        ("aoti", "No working C++ compiler found", "format=aoti: .* C.. com"),
+        ("onnx", "no such operator\nand more", r"cannot express .*RuntimeError: no such operator\)$"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing(
-    format: str, writer: str, error: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format: str, error: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if format == "onnx":
         pytest.importorskip("onnxruntime")
+    writer = {"aoti": "torch._inductor.aoti_compile_and_package", "onnx": "torch.onnx.export"}[format]
     monkeypatch.setattr(writer, Mock(side_effect=RuntimeError(error)))
     agent = small(plain(discrete=False), name="ppo")
     refused(ConfigError, message, export_policy, agent, tmp_path / "policy.pt2", format)

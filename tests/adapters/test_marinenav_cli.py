@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pkgutil
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from rlstack.training.loop import Training
 from tests.envs.marinenav.recorded import load_json
 from tests.exhaustive import exhaustive
 from tests.refusals import refused_line
+from tests.small_run import logged
 
 ROOT = Path(__file__).parents[2]
 RELEASED = ROOT / "tests/fixtures/marinenav/AC_IQN_params.npz"
@@ -134,8 +133,7 @@ def test_the_evaluation_episodes_are_the_published_ones(fixtures_dir: Path, tmp_
 
 
 def test_every_list_outside_of_the_schedules_spans_the_grid(tmp_path: Path) -> None:
-    path = write(tmp_path, seed=[3, 4], agent_type=["DQN", "SAC"], save_dir=str(tmp_path / "out"))
-    trials = read_trials(path)
+    trials = read_trials(write(tmp_path, seed=[3, 4], agent_type=["DQN", "SAC"], save_dir=str(tmp_path / "out")))
     assert [(trial.seed, trial.agent_type) for trial in trials] == [(3, "DQN"), (3, "SAC"), (4, "DQN"), (4, "SAC")]
     places = folders(trials, "2026-01-31-12-00-00")
     assert {place.parent for place in places} == {tmp_path / "out/training_2026-01-31-12-00-00"}
@@ -237,8 +235,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
             assert robot.trajectory[0].tolist() == history[0]
             assert robot.trajectory[0, :2].tolist() == start
 
-    with open(folder / "metrics.csv", newline="") as file:
-        returns = [float(row["eval/return"]) for row in csv.DictReader(file) if row["eval/return"]]
+    returns = [float(row["eval/return"]) for row in logged(folder) if row["eval/return"]]
     assert returns == pytest.approx([row["return"] for row in recorded.summary()], rel=1e-6)
     # The folder is also a run, whose last networks the files hold.
     run = rlstack.load(folder)
@@ -252,8 +249,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
 @pytest.mark.slow
 def test_a_training_may_begin_with_published_networks(small: Path) -> None:
     main(["-C", str(write(small, total_timesteps=20))])
-    first = trained(small) / "seed_9"
-    (first.parent).rename(small / "given")
+    trained(small).rename(small / "given")
     given = small / "given/seed_9"
     main(["-C", str(write(small, seed=[4], total_timesteps=20, load_model=str(given)))])
     second = trained(small) / "seed_4"
@@ -266,37 +262,30 @@ def test_a_training_may_begin_with_published_networks(small: Path) -> None:
 # --- going on
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], None]:
-    """Sends Ctrl-C at this step of the evaluation."""
-    judge = PublishedFiles.evaluate
+@pytest.mark.slow
+def test_an_interrupted_training_goes_on_to_the_same_end(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, judge = write(small), PublishedFiles.evaluate
+    main(["-C", str(path)])
+    trained(small).rename(small / "straight")
 
     def evaluate(self: PublishedFiles, training: Training) -> Any:
-        if training.frames == at:
+        if training.frames == 32:
             raise KeyboardInterrupt
         return judge(self, training)
 
     monkeypatch.setattr(PublishedFiles, "evaluate", evaluate)
-    return lambda: monkeypatch.setattr(PublishedFiles, "evaluate", judge)
-
-
-@pytest.mark.slow
-def test_an_interrupted_training_goes_on_to_the_same_end(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(small)
-    main(["-C", str(path)])
-    trained(small).rename(small / "straight")
-    go_on = interrupt(monkeypatch, at=32)
     with pytest.raises(SystemExit) as stopped:
         main(["-C", str(path)])
     assert stopped.value.code == 130
     assert read_evaluations(trained(small) / "seed_9/evaluations.npz").timesteps == [20]
-    go_on()
+    monkeypatch.setattr(PublishedFiles, "evaluate", judge)
     main(["-R", str(trained(small))])
     for name in ("evaluations.npz", "actor_network_params.pth", "critic_network_params.pth"):
         one, other = small / "straight/seed_9" / name, trained(small) / "seed_9" / name
         assert one.read_bytes() == other.read_bytes(), name
-    with pytest.raises(SystemExit) as stopped:
-        main(["-R", str(trained(small) / "seed_9")])
-    assert stopped.value.code == 2
+    refused_line(capsys, main, "-R", str(trained(small) / "seed_9"))
 
 
 @pytest.mark.slow
@@ -396,8 +385,7 @@ def trials(folder: Path) -> list[Path]:
 
 
 def imitation_metrics(trial: Path) -> dict[str, float]:
-    with open(trial / "metrics.csv", newline="") as file:
-        (row, *_) = csv.DictReader(file)
+    row = logged(trial)[0]
     return {key: float(row[key]) for key in row if key.startswith("imitation/") and row[key]}
 
 
@@ -427,8 +415,7 @@ def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_
 
     def error(folder: str) -> float:
         (trial,) = (cloning / folder).glob("*/*")
-        policy = rlstack.load_policy(f"marinenav:{trial}", env)
-        action = policy(rollout.clone())["agents", "action"]
+        action = rlstack.load_policy(f"marinenav:{trial}", env)(rollout.clone())["agents", "action"]
         return float((action - wanted)[active].square().mean())
 
     assert error("clone") < 0.75 * error("untrained")
@@ -448,9 +435,8 @@ def test_a_trial_clones_recorded_episodes(cloning: Path) -> None:
 def test_of_a_grid_only_some_trials_imitate(cloning: Path) -> None:
     main(["-C", write_cloning(cloning, imitation_learning=[True, False]), "-I", "marinenav:AC_IQN_params.npz"])
     clone, learner = trials(cloning)
-    assert [
-        json.loads((trial / "trial_config.json").read_text())["imitation_learning"] for trial in (clone, learner)
-    ] == [True, False]
+    for trial, imitates in ((clone, True), (learner, False)):
+        assert json.loads((trial / "trial_config.json").read_text())["imitation_learning"] == imitates
     assert read_evaluations(clone / "evaluations.npz").timesteps == [0]
     assert read_evaluations(learner / "evaluations.npz").timesteps == [8, 24]
     assert imitation_metrics(clone) and not imitation_metrics(learner)

@@ -86,8 +86,7 @@ def test_every_agent_acts_as_described(kind: str, form: str, tmp_path: Path) -> 
 def test_exports_in_a_float32_world(tmp_path: Path) -> None:
     env, path = world("DDPG", torch.float32), tmp_path / "actor.pt"
     traced("DDPG", acting_network("DDPG")).save(str(path))
-    action = published_policy(path, env)(env.reset())["agents", "action"]
-    assert action.dtype == torch.float32
+    assert published_policy(path, env)(env.reset())["agents", "action"].dtype == torch.float32
     env.rollout(3, published_policy(path, env))
 
 
@@ -98,9 +97,8 @@ def test_exports_in_a_float32_world(tmp_path: Path) -> None:
 def test_there_and_back(kind: str, tmp_path: Path) -> None:
     agent, env = native(kind), world(kind)
     save_published(agent, tmp_path / "saved")
-    assert {file.name for file in (tmp_path / "saved").iterdir()} == {
-        name for part in NETWORKS[kind] for name in FILES[part]
-    }
+    names = sorted(name for part in NETWORKS[kind] for name in FILES[part])
+    assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == names
     again = published_agent(tmp_path / "saved", env, 1000, agent_type=None)
     assert type(again) is type(agent) and not load_published(tmp_path / "saved").missing
     for part in NETWORKS[kind]:
@@ -123,11 +121,8 @@ def test_it_goes_on_training_with_the_weights_in_its_targets(kind: str, tmp_path
         loss = state["networks"]["loss"]
         pairs = [(v, loss[f"target_{k}"]) for k, v in loss.items() if f"target_{k}" in loss]
     else:
-        pairs = [
-            (state["networks"][name][key], value)
-            for name, target in state["targets"].items()
-            for key, value in target.items()
-        ]
+        nets, targets = state["networks"], state["targets"].items()
+        pairs = [(nets[name][key], value) for name, target in targets for key, value in target.items()]
     assert len(pairs) >= 5 and all(torch.equal(a, b) for a, b in pairs)
     before = {part: {k: v.clone() for k, v in network_of(agent, part).state_dict().items()} for part in NETWORKS[kind]}
     rollout = env.rollout(3, agent.policy(explore=True), break_when_any_done=False)
@@ -143,9 +138,8 @@ def test_missing_critics_start_fresh_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="published without critic, which start fresh") as caught:
         agent = published_agent(file, world("DDPG"), 1000, agent_type="ddpg")
     assert len(caught) == 1
-    assert torch.equal(
-        network_of(agent, "actor").state_dict()["output.bias"], network.state_dict()["output_layer.bias"]
-    )
+    bias = network_of(agent, "actor").state_dict()["output.bias"]
+    assert torch.equal(bias, network.state_dict()["output_layer.bias"])
     refused(ConfigError, "AC-IQN or of DDPG; set agent_type", published_agent, file, world("DDPG"), 1000)
 
 
@@ -211,9 +205,8 @@ def unreadable(match: str, *arguments: Any, **options: Any) -> None:
 
 
 def test_incomplete_and_mixed_directories(tmp_path: Path) -> None:
-    unreadable(
-        "holds no published agent, needed is one of: actor_network_params.pth, critic_network_params.pth", tmp_path
-    )
+    needed = "actor_network_params.pth, critic_network_params.pth"
+    unreadable(f"holds no published agent, needed is one of: {needed}", tmp_path)
     save_published(native("SAC"), tmp_path)
     unreadable("are not DQN, needed is one of: ", tmp_path, "DQN")
     (tmp_path / "critic_2_params.pth").unlink()

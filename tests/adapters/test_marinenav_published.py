@@ -151,9 +151,8 @@ def test_published_episodes(name: str, fixtures_dir: Path) -> None:
 def test_all_published_episodes(name: str, shared_dir: Path) -> None:
     folder = shared_dir / "golden/marinenav"
     configs = [r for path in sorted(folder.glob("eval_configs_*.json.gz")) for r in load_json(path)]
-    results = [
-        r for path in sorted(folder.glob("*_eval_noisefree.json")) for r in load_json(path) if r["agent"] == name
-    ]
+    every = [r for path in sorted(folder.glob("*_eval_noisefree.json")) for r in load_json(path)]
+    results = [r for r in every if r["agent"] == name]
     assert results
     check_noise_free(shared_dir / f"weights/marinenav/{name}_params.npz", configs, results)
 
@@ -173,9 +172,8 @@ def test_published_success_rates(name: str, shared_dir: Path) -> None:
     print(name, rates, (low, high))
     assert low < sum(rates) / len(rates) < high
     if name == "AC_IQN":
-        low, high = load_json(shared_dir / "facts/marinenav_pretrained_eval.json")["agents"][name]["overall"][
-            "success_ci95"
-        ]
+        facts = load_json(shared_dir / "facts/marinenav_pretrained_eval.json")["agents"][name]
+        low, high = facts["overall"]["success_ci95"]
         assert low - 0.02 < sum(rates) / len(rates) < high + 0.02
     if name in ("AC_IQN", "DDPG", "DQN"):
         episodes = roll_out(params, configs, noise=published_noise).episodes

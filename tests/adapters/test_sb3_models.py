@@ -75,8 +75,7 @@ def test_soft_actor_critic() -> None:
     model, answers = load_sb3(path), recorded(path)
     network = model.network
     assert model.algorithm == "SAC" and model.activation == "ReLU"
-    features = model.features(answers["raw"])
-    outputs, action = answered(network, features)
+    outputs, action = answered(network, model.features(answers["raw"]))
     close(outputs["mean"], answers["mean"])
     close(outputs["log_std"], answers["log_std"])
     close(action, answers["squashed"])
