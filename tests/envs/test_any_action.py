@@ -47,7 +47,7 @@ def choices(counts: list[int]) -> Pair:
     return pair
 
 
-MECHS = 2
+FIGHT = {"blue": 2, "red": 2, "maps": 2}
 WORLDS: list[tuple[str, dict[str, Any], dict[Any, Pair]]] = [
     ("cartpole", {}, {"action": choices([2])}),
     ("arena", {}, {"action": choices([5])}),
@@ -56,19 +56,15 @@ WORLDS: list[tuple[str, dict[str, Any], dict[Any, Pair]]] = [
     ("rocket", {"tick_skip": 1}, {("agents", "action"): choices([5, 5, 5, 5, 5, 2, 2, 2])}),
     ("rocket", {"tick_skip": 1, "actions": "lookup90"}, {("agents", "action"): choices([90])}),
     ("rocket", {"tick_skip": 1, "actions": "box8"}, {("agents", "action"): numbers}),
+    ("echelon", FIGHT, {("agents", "action"): choices([5, 5, 2, 7, 2, 2, 3, 2, 2, 1 + 2])}),
+    ("echelon", FIGHT | {"actions": "box"}, {("agents", "action"): numbers}),
     (
         "echelon",
-        {"blue": MECHS, "red": MECHS, "maps": 2},
-        {("agents", "action"): choices([5, 5, 2, 7, 2, 2, 3, 2, 2, MECHS + 1])},
-    ),
-    ("echelon", {"blue": MECHS, "red": MECHS, "maps": 2, "actions": "box"}, {("agents", "action"): numbers}),
-    (
-        "echelon",
-        {"blue": MECHS, "red": MECHS, "maps": 2, "actions": "hybrid"},
+        FIGHT | {"actions": "hybrid"},
         {
             ("agents", "action", "axes"): numbers,
             ("agents", "action", "buttons"): choices([2, 2, 3, 2, 2]),
-            ("agents", "action", "target"): choices([MECHS + 1]),
+            ("agents", "action", "target"): choices([1 + 2]),
         },
     ),
 ]
@@ -307,15 +303,7 @@ STAGED: list[tuple[str, dict[str, Any]]] = [
     ("arena", {}),
     ("rocket", {"blue": 2, "orange": 2}),
     ("echelon", {"blue": 2, "red": 2, "maps": 2, "fire_stages": [0.2, [0.4, 0.8]]}),
-    (
-        "marinenav",
-        {
-            "curriculum": {
-                **{"timesteps": None, "num_robots": [3, 4], "num_cores": [0, 0], "num_obstacles": [0, 2]},
-                "min_start_goal_dis": [30.0, 35.0],
-            }
-        },
-    ),
+    ("marinenav", {"curriculum": CURRICULUM | {"timesteps": None}}),
 ]
 
 

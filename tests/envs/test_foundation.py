@@ -201,8 +201,7 @@ def test_an_agents_memory_ends_with_its_own_episode(step: Any) -> None:
 
 
 def test_without_a_memory_nothing_is_handed_on() -> None:
-    env = recall()
-    rollout = env.rollout(9, break_when_any_done=False)
+    rollout = recall().rollout(9, break_when_any_done=False)
     assert rollout.get("memory", None) is None and rollout["next"].get("memory", None) is None
 
 

@@ -242,9 +242,8 @@ def test_a_batch_of_atari_games_plays_like_single_ones(game: str) -> None:
         assert (arrays.reward == [answer[1] for answer in answers]).all()
         assert ([answer[2:4] for answer in answers] == arrays.flags[1:, :, 0].T).all()
     assert arrays.flags[0].all() and arrays.flags[2].all() and not arrays.flags[1].any()
-    assert (
-        arrays.observations[0][:, :3] == pictures[:, :3]
-    ).all()  # where the limit cuts, the last one is of other frames
+    # Where the limit cuts, the last one is of other frames.
+    assert (arrays.observations[0][:, :3] == pictures[:, :3]).all()
 
     ended = arrays.observations[0].copy()
     batch.reset([1], [None])

@@ -89,6 +89,5 @@ def test_its_pictures_make_the_film_of_the_first_episode(reach: Any, tmp_path: P
 def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:
     train_it = ["agent=ppo", "env=own", "env.name=reach:PointMass", "++env.num_worlds=4", "total_frames=64"]
     small = ["agent.hidden=[8]", "agent.steps_per_batch=8", "eval.episodes=2", "logger=csv", "device=cpu"]
-    plain = composed(*train_it, *small, f"run_dir={tmp_path / 'run'}")
-    made = train(_completed(plain))
+    made = train(_completed(composed(*train_it, *small, f"run_dir={tmp_path / 'run'}")))
     assert made is not None and "eval/success" in (made.path / "metrics.csv").read_text(encoding="utf-8")

@@ -251,8 +251,7 @@ def test_an_ended_world_can_be_stepped_on() -> None:
 
 
 def test_an_agent_may_come_later() -> None:
-    rollout = run(make("Coming"), 4)
-    following = rollout["next", "agents"]
+    following = run(make("Coming"), 4)["next", "agents"]
     assert following["active"][0, :, 2].tolist() == [False, True, False, False]
     assert following["observation"][0, 1:3, 2, 0].tolist() == [40, 50]
     assert following["reward"][0, :, 2, 0].tolist() == [0, 0, 100, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
-def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    yield
 
 
 def stand_in(size: int = 1, colour: str = "red") -> EnvBase:
@@ -78,11 +76,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "harbours-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: harbours\nVersion: 1.0\n")
-    lines = [
-        "harbour = harbours.worlds:Makers.harbour",
-        "marinenav = harbours.worlds:Makers",
-        "lost = harbours.gone:It",
-    ]
+    places = {"harbour": "worlds:Makers.harbour", "marinenav": "worlds:Makers", "lost": "gone:It"}
+    lines = [f"{name} = harbours.{place}" for name, place in places.items()]
     (info / "entry_points.txt").write_text("\n".join(["[rlstack.envs]", *lines]) + "\n")
     (tmp_path / "harbours").mkdir()
     (tmp_path / "harbours" / "__init__.py").write_text("")

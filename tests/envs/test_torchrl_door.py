@@ -139,9 +139,7 @@ def test_masks_reach_the_policy() -> None:
     root = env.reset()
     assert root["action_mask"].tolist() == [[True, False, False, False]] * 2
     assert env.rand_action(root)["action"].tolist() == [0, 0]
-    agent = rlstack.make_agent("ppo", env)
-    acted = agent.policy(explore=True)(root)
-    assert acted["action"].tolist() == [0, 0]
+    assert rlstack.make_agent("ppo", env).policy(explore=True)(root)["action"].tolist() == [0, 0]
 
 
 def test_observations_of_every_kind() -> None:
@@ -149,11 +147,8 @@ def test_observations_of_every_kind() -> None:
     check_env_specs(env)
     env.rollout(1)
     shown = env.rollout(3)["observation"][0, -1]
-    assert {key: shown[key].tolist() for key in (("state", "count"), "kind", "seen")} == {
-        ("state", "count"): [2.0],
-        "kind": [0.0, 0.0, 1.0],
-        "seen": [1.0, 1.0],
-    }
+    numbers = {("state", "count"): [2.0], "kind": [0.0, 0.0, 1.0], "seen": [1.0, 1.0]}
+    assert {key: shown[key].tolist() for key in numbers} == numbers
     assert shown["pixels"].dtype == torch.uint8 and shown["pixels"].shape == (40, 40, 3)
     assert all(value.dtype == torch.float32 for key, value in shown.items(True, True) if key != "pixels")
     pixels = door(num_envs=1, shows="dict", observation_keys=["pixels"])
@@ -190,11 +185,8 @@ def test_a_group_of_agents() -> None:
     assert columns(batch, "next", "episode", "return")[0] == [2.0, 3.5, 5.0, 2.0], "the mean of both agents"
     sequences = rlstack.flatten_agents(batch)
     assert sequences["next", "reward"][..., 0].tolist() == [[1.0, 0.0, 0.0, 1.0], [3.0] * 4] * 2, "none after its end"
-    assert door("Pair", num_envs=1, own_ends=False).rollout(3)["next", "agents", "done"][0, :, :, 0].tolist() == [
-        [False, False],
-        [False, False],
-        [True, True],
-    ]
+    ends = door("Pair", num_envs=1, own_ends=False).rollout(3)["next", "agents", "done"][0, :, :, 0].tolist()
+    assert ends == [[False, False], [False, False], [True, True]]
 
 
 def test_a_world_ends_with_its_last_agent_also_if_only_some_terminate() -> None:
@@ -216,8 +208,7 @@ def test_an_agent_that_has_ended_stays_so_when_another_row_begins_anew() -> None
 
 
 def test_a_shared_reward_is_for_those_who_are_there() -> None:
-    env = door("Pair", num_envs=1, shared_reward=True)
-    batch = env.rollout(3)["next"]
+    batch = door("Pair", num_envs=1, shared_reward=True).rollout(3)["next"]
     assert batch["agents", "reward"][0, ..., 0].tolist() == [[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
     assert columns(batch, "episode", "return") == [[1.0, 2.0, 3.0]]
 

@@ -85,8 +85,7 @@ def test_an_observation_tells_who_one_is_and_where_everyone_is() -> None:
 
 
 def test_choices_that_a_class_lacks_are_masked() -> None:
-    env = build(2)
-    mask = env.reset()["agents", "action_mask"][0]
+    mask = build(2).reset()["agents", "action_mask"][0]
     forward, strafe, jet, turn, primary, vent, secondary, tertiary, smoke, target = mask.split(
         [5, 5, 2, 7, 2, 2, 3, 2, 2, 6], -1
     )
