@@ -53,11 +53,9 @@ def test_a_script_may_use_the_run_of_its_own_network_again(tmp_path: Path) -> No
     network = "agent.network=tests.agents.own_network:Net"
     own = rlstack.train(*CARTPOLE_RUN, network, run_dir=tmp_path / "own", quiet=True)
     assert type(own.load().agent.actor.network).__name__ == "Net"
-    assert rlstack.evaluate(own, episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel() == 2
-    assert (
-        rlstack.evaluate(str(own.path), episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel()
-        == 2
-    )
+    for run in (own, str(own.path)):
+        found = rlstack.evaluate(run, episodes=2, plots=False, video=False, quiet=True)
+        assert found.episodes["length"].numel() == 2
 
 
 # -- training ------------------------------------------------------------------------------------------------------

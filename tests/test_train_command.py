@@ -178,10 +178,8 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
     (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
     assert f"wandb sync {tmp_path}/wandb/offline-run-*\n" in where_things_are(run, config, 1000)
     label = "train longer:" if end == "finished" else "train to the end, 5,000 frames:\n"
-    assert (
-        text.startswith(f"run {end}: {tmp_path}\n")
-        and f"{label}  rlstack train resume={tmp_path}{hint}\n" in f"{text}\n"
-    )
+    assert text.startswith(f"run {end}: {tmp_path}\n")
+    assert f"{label}  rlstack train resume={tmp_path}{hint}\n" in f"{text}\n"
     if hint == " until=null":
         run.refuse_finished(1000, 5000, 1000)  # the evaluation was interrupted
         run.evaluations.mkdir()

@@ -46,8 +46,7 @@ def learned(name: str, env: Any, data: TensorDict, updates: int, **options: Any)
     """Returns the greedy actions of an agent that has learned from data alone."""
     agent: Any = make_agent(name, env, updates * 64, **{**OPTIONS, **options})
     agent.load_data(data)
-    nothing = env.experience(agent, 1, 1)[:, :0]
-    agent.learn(nothing, updates * 64)
+    agent.learn(env.experience(agent, 1, 1)[:, :0], updates * 64)
     assert agent.updates == updates and len(agent.replay) == len(data)
     with torch.no_grad():
         return agent.policy(explore=False)(env.draw(64))["action"]

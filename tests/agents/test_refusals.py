@@ -281,8 +281,7 @@ def test_a_policy_writes_actions_and_nothing_else() -> None:
     policy = Policy(Interface.of(env), lambda observation: observation["self"][..., :2] * 0)
     td = env.reset()
     before = set(td.keys(True, True))
-    out = policy(td)
-    assert set(out.keys(True, True)) - before == {("agents", "action")}
+    assert set(policy(td).keys(True, True)) - before == {("agents", "action")}
     assert policy.out_keys == [("agents", "action")] and set(policy.in_keys) <= before
 
 

@@ -75,8 +75,7 @@ def test_a_gpu_computes_the_same_to_the_last_bit() -> None:
 
 def test_accepts_hydra_nodes_and_built_configs_and_can_be_pickled() -> None:
     node = OmegaConf.create({"kind": "linear", "start": 1, "end": 0})
-    built = ScheduleConfig("linear", 1.0, 0.0)
-    assert make_schedule(node, 10)(5) == make_schedule(built, 10)(5) == 0.5
+    assert make_schedule(node, 10)(5) == make_schedule(ScheduleConfig("linear", 1.0, 0.0), 10)(5) == 0.5
     assert pickle.loads(pickle.dumps(make_schedule(node, 10)))(5) == 0.5
 
 

@@ -31,8 +31,7 @@ def numbered(start: int, stop: int) -> TensorDict:
 
 
 def held(replay: Replay) -> list[int]:
-    data = replay.state_dict()["transitions"]
-    return [int(value) for value in data["action"][:, 0]]
+    return [int(value) for value in replay.state_dict()["transitions"]["action"][:, 0]]
 
 
 @pytest.mark.parametrize("storage", ["LazyTensorStorage", "LazyMemmapStorage"])

@@ -210,6 +210,11 @@ def column(*values: float) -> Tensor:
     return torch.tensor(values).view(1, -1, 1)
 
 
+def only(step: int | None) -> Tensor:
+    """Returns three flags, of which that of this step is true."""
+    return column(*(number == step for number in range(3)))
+
+
 @pytest.mark.parametrize(
     ("done", "terminated", "wanted"),
     [(None, False, 3.0), (0, False, 2.0), (0, True, 1.0), (1, False, 2.375), (1, True, 2.25)],
@@ -220,9 +225,7 @@ def test_three_steps_by_hand(done: int | None, terminated: bool, wanted: float) 
     An episode that ends with step 0 leaves 1 + 2/2, or 1; with step 1: 2 + 1/2 = 2.5 (or 2) there, and so
     1 + (2 + 1/2 (2.5 - 1))/2 (or 2 - 1).
     """
-    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
-    if done is not None:
-        ends[0, done] = True
+    ends = only(done)
     value, taken, trace = column(2, 1, 8), column(1, 3, 99), column(0.5, 1, 99)
     found = retrace(0.5, column(1, 2, 4), value, taken, trace, ends, ends & terminated)
     assert found.item() == pytest.approx(wanted)
@@ -289,9 +292,7 @@ def test_returns_end_with_the_greedy_actions(
     follows: tuple[int, ...], done: int | None, reward: float, state: float, gamma: float
 ) -> None:
     """Rewards 1, 2 and 4 with a discount of 1/2: 1 each, up to the first action that is not greedy."""
-    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
-    if done is not None:
-        ends[0, done] = True
+    ends = only(done)
     steps = {"observation": column(1, 2, 3), "reward": column(1, 2, 4), "done": ends, "terminated": ends}
     steps |= {"action": torch.zeros(1, 3, dtype=torch.int64)}
     data = TensorDict({"observation": torch.zeros(1, 1), "next": steps}, [1])

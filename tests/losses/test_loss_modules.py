@@ -308,11 +308,13 @@ def test_arguments_that_do_not_fit_are_refused(make: Callable[[], Any], reason: 
 # -- TorchRL's own modules ---------------------------------------------------------------------------------------------
 
 
+def seeded(loss: Loss, data: TensorDict) -> TensorDictBase:
+    torch.manual_seed(1)
+    return loss(data.clone())
+
+
 def same(loss: Loss, native: Loss, data: TensorDict) -> None:
-    torch.manual_seed(1)
-    expected = loss(data.clone())
-    torch.manual_seed(1)
-    found = native(data.clone())
+    expected, found = seeded(loss, data), seeded(native, data)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, msg=key)
 
@@ -330,12 +332,10 @@ def test_a_q_value_actor_and_one_hot_actions() -> None:
 @everyone
 def test_a_loss_needs_its_in_keys_and_no_others(made: tuple[Loss, TensorDict]) -> None:
     loss, data = made
-    torch.manual_seed(1)
-    expected = loss(data.clone())
-    torch.manual_seed(1)
+    expected = seeded(loss, data)
     optional = {loss.tensor_keys.priority_weight} if "priority_weight" in vars(loss.tensor_keys) else set()
     kept = [key for key in (*loss.in_keys, *optional) if key in data.keys(include_nested=True)]
-    assert (loss(data.select(*kept)) == expected).all()
+    assert (seeded(loss, data.select(*kept)) == expected).all()
     for key in loss.in_keys:
         name = key if isinstance(key, str) else key[-1]
         with pytest.raises((KeyError, RuntimeError), match=name):

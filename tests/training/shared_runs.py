@@ -60,8 +60,7 @@ RUNS = {
 
 def plain_config(name: str, folder: Path, *more: str) -> dict[str, Any]:
     """Returns the composed configuration of a run in ``<folder>/<name>``."""
-    plain = composed(*RUNS[name], *more)
-    return {**plain, "run_dir": str(folder / name)}
+    return {**composed(*RUNS[name], *more), "run_dir": str(folder / name)}
 
 
 class _Leave(Hook):

@@ -42,8 +42,7 @@ NETWORKS = ["agent.hidden=[8,8]", "agent.self_features=8", "agent.object_feature
 
 
 def config(*overrides: str) -> TrainConfig:
-    plain = composed("env.num_worlds=4", "device=cpu", *NETWORKS, *overrides)
-    return build(TrainConfig, plain)
+    return build(TrainConfig, composed("env.num_worlds=4", "device=cpu", *NETWORKS, *overrides))
 
 
 def decided(*overrides: str, device: torch.device = CPU, shared: bool = False) -> tuple[Acceleration, Any]:

@@ -141,8 +141,7 @@ WINS = {"episodes": 5, "success": {"min": 0.2}}
     ],
 )
 def test_rules(rule: Any, means: dict[str, float], count: int, holds: bool) -> None:
-    parsed = parse_rule(rule, "rule", window=7)
-    assert parsed.holds(count, means.__getitem__) == holds
+    assert parse_rule(rule, "rule", window=7).holds(count, means.__getitem__) == holds
 
 
 @pytest.mark.parametrize(
@@ -304,8 +303,7 @@ LEVELS = {"num_robots": [1, 2], "num_cores": [0, 0], "num_obstacles": [0, 1], "m
 
 def levels_of(env: Any, steps: int = 12) -> set[float]:
     """Returns the levels of the episodes that end within some steps."""
-    rollout = env.rollout(steps, break_when_any_done=False)
-    return set(rollout["next", "episode", "level"].flatten().tolist())
+    return set(env.rollout(steps, break_when_any_done=False)["next", "episode", "level"].flatten().tolist())
 
 
 @exhaustive("repeats", [1, 2])

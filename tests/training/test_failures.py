@@ -29,7 +29,7 @@ from rlstack.training.summary import environment_errors, one_line_errors
 from tests.exhaustive import exhaustive
 from tests.faults import room_for
 from tests.refusals import refused
-from tests.small_run import composed
+from tests.small_run import composed, logged
 from tests.training.test_loggers import logger_config
 
 TINY = [
@@ -86,8 +86,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(tmp_path
     (folder / "checkpoints" / ".checkpoint_000000000192.0123456789abcdef.partial.pt").touch()  # of a killed process
     train({**plain(folder), "resume": str(folder), "total_frames": 256})
     assert leftovers(folder) == [] and rlstack.load(folder).frames == 256
-    with open(folder / "metrics.csv", newline="") as file:
-        frames = [int(row["frames"]) for row in csv.DictReader(file)]
+    frames = [int(row["frames"]) for row in logged(folder)]
     assert frames == sorted(frames) and {64, 128, 192, 256} <= set(frames)
 
 

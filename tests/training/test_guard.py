@@ -118,14 +118,8 @@ def test_bad_data_ends_the_run_and_is_left_for_inspection(tmp_path: Path) -> Non
 def test_a_bad_loss_names_its_term_and_the_gradients(tmp_path: Path) -> None:
     run = training(tmp_path / "run")
     spoil_loss(run, {6})  # four steps a batch: in the second one
-    with pytest.raises(RunError) as caught:
-        run.execute()
-    message = str(caught.value)
-    assert (
-        "the loss (value) or the gradient of critic." in message
-        and "(optimiser lr), in an update at frame 64" in message
-    )
-    assert "actor." not in message and "\n" not in message
+    message = refused(RunError, r"\(optimiser lr\), in an update at frame 64", run.execute)
+    assert "the loss (value) or the gradient of critic." in message and "actor." not in message
     assert is_finite(run)
     assert set(torch.load(tmp_path / "run" / BAD_BATCH, weights_only=True)["batch"]) >= {"advantage", "return"}
 

@@ -202,8 +202,7 @@ def test_a_published_agent_is_cloned_in_marinenav(fixtures_dir: Path) -> None:
     shown = sequences[sequences["active"]]
 
     def error() -> float:
-        acted = act(agent, shown["observation"])
-        return float((acted - shown["action"]).square().mean().sqrt())
+        return float((act(agent, shown["observation"]) - shown["action"]).square().mean().sqrt())
 
     before = error()
     metrics = rlstack.imitate(agent, env, expert, frames=3000, epochs=8, batch_size=64)
@@ -343,8 +342,7 @@ def test_an_interrupted_evaluation_keeps_the_imitation(
     with pytest.raises(KeyboardInterrupt):
         training.execute()
     monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)
-    again = resumed(tmp_path / "run", plain)
-    again.execute()
+    resumed(tmp_path / "run", plain).execute()
     of, expected = logged(tmp_path / "run"), logged(finished)[: 1 if only else None]
     assert len(of) == len(expected)
     assert all(row.items() <= other.items() for row, other in zip(of, expected))

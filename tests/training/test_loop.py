@@ -150,10 +150,9 @@ def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.M
 def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     env = "env.id=tests.envs.gymnasium_toys:Old"
-    overrides = ["agent=ppo", "env=gymnasium", env, "env.workers=0", "total_frames=64", "device=cpu"]
-    plain = composed(*overrides)
-    with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step 1 of an episode does not fit"):
-        checked(plain, run)
+    plain = composed("agent=ppo", "env=gymnasium", env, "env.workers=0", "total_frames=64", "device=cpu")
+    message = r"^env: tests\.envs\.gymnasium_toys:Old: step 1 of an episode does not fit"
+    refused(ConfigError, message, checked, plain, run)
 
 
 class MistakenCartPole(CartPole):

@@ -309,12 +309,8 @@ def test_other_work_does_not_count_in_rates() -> None:
 def test_long_work_is_told_in_plain_lines_now_and_then() -> None:
     clock, stream = Clock(), Stream("ascii")
     evaluated(WorkDisplay(stream, clock=clock), clock, seconds=40)
-    assert stream.lines() == [
-        "evaluating: 10 of 40 episodes, step 100, left 0:00:30",
-        "evaluating: 20 of 40 episodes, step 200, left 0:00:20",
-        "evaluating: 30 of 40 episodes, step 300, left 0:00:10",
-        "evaluating: 40 of 40 episodes, step 400, left 0:00:00",
-    ]
+    for line, done in zip(stream.lines(), (10, 20, 30, 40), strict=True):
+        assert line == f"evaluating: {done} of 40 episodes, step {10 * done}, left 0:00:{40 - done:02}"
 
 
 @pytest.mark.parametrize(
