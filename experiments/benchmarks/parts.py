@@ -6,11 +6,11 @@
 It prints the CPU time in microseconds of one thread: medians over rounds in which the ways alternate, and the ratio of
 the first two with its least and greatest.
 
-``losses``: a forward and backward pass on 64 transitions, networks of two hidden layers of 64; ``plain`` is the DQN
-loss on plain tensors without a loss module, a lower bound. ``replay``: writing transitions of CartPole's size into a
-buffer of 100,000 and drawing a batch; ``plain`` is copying alone, in a dict of tensors. ``private_names``: parts of a
-step or an update of DQN on CartPole (a network of 4 inputs, two layers of 128 units and two outputs: 17,282 numbers in
-six tensors), with private and with public names of torch, TorchRL and tensordict.
+``losses``: a forward and backward pass on 64 transitions, networks of two hidden layers of 64. ``replay``: writing
+transitions of CartPole's size into a buffer of 100,000 and drawing a batch; ``plain`` is copying alone, in a dict of
+tensors. ``private_names``: parts of a step or an update of DQN on CartPole (a network of 4 inputs, two layers of 128
+units and two outputs: 17,282 numbers in six tensors), with private and with public names of torch, TorchRL and
+tensordict.
 """
 
 from __future__ import annotations
@@ -147,44 +147,24 @@ def batch(choices: bool) -> TensorDict:
     return transitions(BATCH).update({"action": action, **entries, "value_target": torch.randn(BATCH, 1)})
 
 
-def passes(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    """Returns a forward and backward pass."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+def passes(loss: nn.Module, data: TensorDict) -> Callable[[], None]:
+    """Returns a forward and backward pass of a loss."""
+    parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
 
     def run() -> None:
         for parameter in parameters:
             parameter.grad = None
-        loss().backward()
+        sum(value for key, value in loss(data).items() if key.startswith("loss")).backward()
 
     return run
 
 
-def plain_dqn(data: TensorDict) -> Callable[[], None]:
-    """Returns a pass of double DQN over tensors."""
-    online, target, following = Net(OBSERVED, CHOICES), Net(OBSERVED, CHOICES), data["next"]
-
-    def loss() -> Tensor:
-        with torch.no_grad():
-            best = online(following["observation"]).argmax(-1, keepdim=True)
-            values = target(following["observation"]).gather(-1, best)
-            wanted = following["reward"] + 0.99 * ~following["terminated"] * values
-        value = online(data["observation"]).gather(-1, data["action"].unsqueeze(-1))
-        return nn.functional.smooth_l1_loss(value, wanted)
-
-    return passes(online, loss)
-
-
 def of_losses() -> Measured:
     """Yields each loss of TorchRL and of ours."""
-
-    def scalar(loss: nn.Module, data: TensorDict) -> Tensor:
-        return sum(value for key, value in loss(data).items() if key.startswith("loss"))  # type: ignore[return-value]
-
     pairs = {"TorchRL": theirs(), "ours": ours()}
     for name in pairs["ours"]:
         data = batch(name in ("DQN", "C51", "SAC, discrete", "A2C", "PPO"))
-        ways: Ways = {way: passes(made[name], partial(scalar, made[name], data.clone())) for way, made in pairs.items()}
-        yield name, ways | ({"plain": plain_dqn(data)} if name == "DQN" else {}), 40
+        yield name, {way: passes(made[name], data.clone()) for way, made in pairs.items()}, 40
 
 
 # -- replay buffers --------------------------------------------------------------------------------------------------

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModule
 
 import rlstack
 from experiments.results import markdown, saved
@@ -133,27 +132,13 @@ def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -
     return row | timing.summarised(rates)
 
 
-class FixedAction(TensorDictModuleBase):
-    """A policy that costs nothing."""
-
-    in_keys = [("agents", "observation", "self")]
-    out_keys = [("agents", "action")]
-
-    def __init__(self, action: torch.Tensor) -> None:
-        super().__init__()
-        self.action = action
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.set(("agents", "action"), self.action)
-
-
 def overhead(num_worlds: int, rounds: int, steps: int = 8) -> dict[str, Any]:
     """Returns CPU milliseconds per batched step of each way of collecting, and their ratios to the simulation."""
     env: Any = envs.make("marinenav", num_worlds=num_worlds)
     action = env.full_action_spec[env.action_key].rand() + 0.3
     env.reset()
     state, rules, options, last = env.worlds, env._default_rules, env.options, action.permute(2, 1, 0).contiguous()
-    policy = FixedAction(action)
+    policy = TensorDictModule(lambda seen: action, [("agents", "observation", "self")], [env.action_key])
     batches = iter(rlstack.make_collector(envs.make("marinenav", num_worlds=num_worlds), policy, steps))
 
     def simulation() -> None:
