@@ -138,7 +138,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, Path(__file__).parent, "runs", None)
+    parser = options(__doc__, __file__, "runs", None)
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
     parser.add_argument("--games", type=int, help="against each opponent")
     arguments = parser.parse_intermixed_args()

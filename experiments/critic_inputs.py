@@ -64,7 +64,7 @@ def judged(run: Path) -> dict[str, float]:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, Path(__file__).parent, "runs/critic_inputs")
+    parser = options(__doc__, __file__, "runs/critic_inputs")
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES))
     arguments = parser.parse_intermixed_args()
     for study in arguments.studies:

@@ -27,17 +27,17 @@ Job = tuple[int, Path, Sequence[str]]
 
 
 def options(
-    description: str | None, out: Path, folder: str | None = None, seeds: Sequence[int] | None = (0, 1, 2)
+    description: str | None, file: str, folder: str | None = None, seeds: Sequence[int] | None = (0, 1, 2)
 ) -> ArgumentParser:
     """Returns the command line of an experiment.
 
     Args:
-        out: default folder of the results.
+        file: that of the command, whose folder is the default one of the results.
         folder: default folder of the run directories of an experiment that trains seeds; None: it trains none.
         seeds: default seeds.
     """
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=out, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path(file).parent, help="folder of the results")
     if folder is not None:
         parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
         parser.add_argument("--parallel", type=int, default=1, help="runs at once, one thread each")

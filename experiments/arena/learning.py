@@ -26,7 +26,6 @@ from rlstack.evaluation.figures import saved_figure
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
 
-HERE = Path(__file__).parent
 STYLES = {1: "turn and thrust", 2: "four directions"}
 POLICIES = {"sampled": "explore", "greedy": "greedy"}
 SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/return", "eval/success", "eval/phase")
@@ -76,7 +75,7 @@ def table(out: Path) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/arena")
+    parser = options(__doc__, __file__, "runs/arena")
     parser.add_argument("style", type=int, choices=list(STYLES))
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()

@@ -16,19 +16,15 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import rlstack
+from experiments.gpu.correctness import configured, gathered, learner, prepared
 from experiments.results import join, markdown, spread
 from experiments.runs import cost, train
-from rlstack import envs
 from rlstack.agents.optimizer import Compiler
-from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents
 from rlstack.training.acceleration import keep_compiled_code
 from rlstack.training.environment import instruction_set
 
@@ -38,46 +34,26 @@ ARENA, ROUNDS, TRAININGS = "arena", 5, 3
 PRECISIONS = ("float32", "bfloat16")
 
 
-@dataclass(frozen=True)
-class Case:
-    """An agent in a world.
-
-    Attributes:
-        title: name in the table.
-        agent: name in ``conf/agent``.
-        world: name of the world.
-        options: options of the world.
-        overrides: overrides of the agent.
-        updates: number of updates in a round.
-    """
-
-    title: str
-    agent: str
-    world: str
-    options: dict[str, Any]
-    overrides: dict[str, Any] = field(default_factory=dict)
-    updates: int = 100
-
-
-_LEARNS = {"learning_starts": 0, "random_frames": 0}
-_SAC = {**_LEARNS, "batch_size": 256, "hidden": [256, 256]}
-_CARTPOLES, _PENDULUMS = {"id": "CartPole-v1", "num_envs": 8}, {"id": "Pendulum-v1", "num_envs": 4}
-_BFLOAT16 = {**_SAC, "precision": "bfloat16"}
+_LEARNS = "agent.learning_starts=0 agent.random_frames=0 agent.steps_per_batch=128"
+_SAC = (
+    f"agent=sac env=gymnasium env.id=Pendulum-v1 env.num_envs=4 {_LEARNS} agent.batch_size=256 agent.hidden=[256,256]"
+)
+_DQN = f"agent=dqn env=gymnasium env.id=CartPole-v1 env.num_envs=8 {_LEARNS} agent.batch_size=64"
+_PPO = "agent=ppo env=marinenav env.num_worlds=64 agent.steps_per_batch=16"
 CASES = {
-    "dqn": Case("DQN, CartPole, batch 64", "dqn", "gymnasium", _CARTPOLES, {**_LEARNS, "batch_size": 64}),
-    "sac": Case("SAC, Pendulum, 256x256, batch 256", "sac", "gymnasium", _PENDULUMS, _SAC),
-    "sac_bfloat16": Case("the same in bfloat16", "sac", "gymnasium", _PENDULUMS, _BFLOAT16, updates=20),
-    "ppo": Case("PPO, MarineNav, 64 worlds", "ppo", "marinenav", {"num_worlds": 64}),
+    "dqn": ("DQN, CartPole, batch 64", _DQN, 100),
+    "sac": ("SAC, Pendulum, 256x256, batch 256", _SAC, 100),
+    "sac_bfloat16": ("the same in bfloat16", f"{_SAC} agent.precision=bfloat16", 20),
+    "ppo": ("PPO, MarineNav, 64 worlds", _PPO, 1),
 }
+"""Title, overrides of ``rlstack train``, and updates in a round, for PPO those with one batch."""
 
 
-def updating(case: Case, compiles: bool) -> Callable[[], int]:
+def updating(overrides: str, updates: int, compiles: bool) -> Callable[[], int]:
     """Returns a function that makes updates of an agent on its own data and returns their number."""
-    torch.manual_seed(0)
-    env = envs.make(case.world, **case.options)
-    agent: Any = rlstack.make_agent(case.agent, env, 1_000_000, **case.overrides)
-    batch = next(iter(make_collector(env, agent.policy(explore=True), 128 if case.world == "gymnasium" else 16)))
-    sequences = flatten_agents(batch, agent.interface.group)
+    plain = configured(*overrides.split())
+    agent: Any = learner(plain)
+    ((_, sequences, _),) = prepared(agent, gathered(plain, plain["agent"]["steps_per_batch"]))
     if compiles:
         agent.compile(Compiler())
     rollout = agent.rollout(sequences) if hasattr(agent, "rollout") else None
@@ -86,16 +62,16 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
 
     def update() -> int:
         before = agent.updates
-        for _ in range(case.updates if rollout is None else 1):
+        for _ in range(updates):
             agent.update(agent.prepared(agent.sample()) if rollout is None else rollout)
-        return case.updates if rollout is None else agent.updates - before
+        return updates if rollout is None else agent.updates - before
 
     return update
 
 
-def measure(case: Case) -> dict[str, Any]:
+def measure(overrides: str, updates: int) -> dict[str, Any]:
     """Measures an update both ways in ms, the ratio with its spread, seconds of compiling, updates to break even."""
-    ways = {"compiled": updating(case, compiles=True), "eager": updating(case, compiles=False)}
+    ways = {"compiled": updating(overrides, updates, True), "eager": updating(overrides, updates, False)}
     updates = ways["eager"]()
     before = os.times()
     ways["compiled"](), ways["compiled"]()
@@ -130,13 +106,13 @@ def trainings() -> dict[str, list[float]]:
 def table(result: dict[str, Any]) -> str:
     """Returns the figures of a result file: updates, a row for each set of instructions, then trainings."""
     rows = []
-    for name, case in CASES.items():
+    for name, (title, _, _) in CASES.items():
         for instructions, measured in result.items():
             if one := measured["updates"].get(name):
                 ratio = f"{one['ratio']:.2f} ({one['ratio_low']:.2f} to {one['ratio_high']:.2f})"
                 pays = "never" if one["pays_after"] is None else f"{one['pays_after']:,.0f} updates"
                 times = [f"{one['eager_ms']:.2f}", f"{one['compiled_ms']:.2f}", ratio, f"{one['compiling_s']:.0f}"]
-                rows.append([case.title, instructions, *times, pays])
+                rows.append([title, instructions, *times, pays])
     heads = "updates | instructions | eager, ms | compiled, ms | ratio | compiling, CPU s | pays after"
     trained = {name: measured["trainings"] for name, measured in result.items() if "trainings" in measured}
     runs = [[name, *(spread(seconds[each], ".1f") for each in PRECISIONS)] for name, seconds in trained.items()]
@@ -150,7 +126,8 @@ def main() -> None:
     only = parser.parse_args().only
     torch.set_num_threads(1)
     keep_compiled_code()
-    measured: dict[str, Any] = {"updates": {name: measure(CASES[name]) for name in CASES if only in (None, name)}}
+    names = [name for name in CASES if only in (None, name)]
+    measured: dict[str, Any] = {"updates": {name: measure(*CASES[name][1:]) for name in names}}
     if only in (None, ARENA):
         measured["trainings"] = trainings()
     instructions = "held to AVX2" if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2" else instruction_set()

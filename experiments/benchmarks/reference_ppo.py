@@ -26,31 +26,19 @@ def network(inputs: int, outputs: int, gain: float) -> nn.Sequential:
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
-class ReferencePPO:
-    """The whole algorithm.
+GAMMA, TRACE, CLIP, LIMIT = 0.99, 0.95, 0.2, 0.5
+"""Discount, decay of the advantages, range of the ratio, and limit on the gradient's norm."""
 
-    Args:
-        steps: steps of each environment between two updates.
-        limit: limit on the gradient's norm.
-    """
+
+class ReferencePPO:
+    """The whole algorithm; ``steps`` are those of each environment between two updates."""
 
     def __init__(
-        self,
-        env_id: str,
-        num_envs: int,
-        steps: int = 2048,
-        minibatch: int = 64,
-        epochs: int = 10,
-        lr: float = 3e-4,
-        gamma: float = 0.99,
-        trace: float = 0.95,
-        clip: float = 0.2,
-        limit: float = 0.5,
+        self, env_id: str, num_envs: int, steps: int = 2048, minibatch: int = 64, epochs: int = 10, lr: float = 3e-4
     ) -> None:
         factories = [lambda: gymnasium.make(env_id)] * num_envs
         self.envs: Any = SyncVectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP)
-        self.steps, self.minibatch, self.epochs, self.limit = steps, minibatch, epochs, limit
-        self.gamma, self.trace, self.clip = gamma, trace, clip
+        self.steps, self.minibatch, self.epochs = steps, minibatch, epochs
         size = self.envs.single_observation_space.shape[0]
         self.actor = network(size, self.envs.single_action_space.n, 0.01)
         self.critic = network(size, 1, 1.0)
@@ -80,8 +68,8 @@ class ReferencePPO:
         advantage = torch.empty_like(value)
         for t in reversed(range(self.steps)):
             goes_on = 1 - ended[t]
-            error = earned[t] + self.gamma * goes_on * next_value - value[t]
-            advantage[t] = carried = error + self.gamma * self.trace * goes_on * carried
+            error = earned[t] + GAMMA * goes_on * next_value - value[t]
+            advantage[t] = carried = error + GAMMA * TRACE * goes_on * carried
             next_value = value[t]
         columns = (seen, action, log_prob, advantage, advantage + value)
         return tuple(column.flatten(0, 1) for column in columns)  # type: ignore[return-value]
@@ -94,11 +82,11 @@ class ReferencePPO:
                 ratio = (policy.log_prob(action[index]) - old[index]).exp()
                 scaled = advantage[index]
                 scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-8)
-                gain = torch.min(ratio * scaled, ratio.clamp(1 - self.clip, 1 + self.clip) * scaled).mean()
+                gain = torch.min(ratio * scaled, ratio.clamp(1 - CLIP, 1 + CLIP) * scaled).mean()
                 error = (self.critic(seen[index])[:, 0] - target[index]).square().mean()
                 self.optimizer.zero_grad()
                 (0.5 * error - gain).backward()
-                nn.utils.clip_grad_norm_(self.parameters, self.limit)
+                nn.utils.clip_grad_norm_(self.parameters, LIMIT)
                 self.optimizer.step()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 
 from experiments.results import markdown, spread
 from rlstack.config import build, to_plain
@@ -38,19 +38,12 @@ COLLECTORS = {"default": "one process", "multiprocess": "`multiprocess`", "multi
 ROUNDS, SECONDS = 5, 4.0
 
 
-class Slow(gymnasium.Env[Any, Any]):
-    """Waits, and shows noise."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-
-    def reset(self, **options: Any) -> Any:
-        super().reset(**options)
-        return self.observation_space.sample(), {}
+class Slow(PendulumEnv):
+    """A pendulum that waits in every step."""
 
     def step(self, action: Any) -> Any:
         time.sleep(WAIT)
-        return self.observation_space.sample(), 0.0, False, False, {}
+        return super().step(action)
 
 
 if "Slow-v0" not in gymnasium.registry:  # __main__ is imported once more by its name
@@ -73,9 +66,9 @@ def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
 
 def rates(collector: str, *overrides: str) -> list[float]:
     """Steps of worlds per second of wall clock, in some rounds."""
+    rounds = []
     with collecting(collector, *overrides) as batches:
         next(batches)
-        rounds = []
         for _ in range(ROUNDS):
             begun, steps = time.perf_counter(), 0
             while (passed := time.perf_counter() - begun) < SECONDS:

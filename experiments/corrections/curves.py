@@ -33,7 +33,6 @@ from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
-HERE = Path(__file__).parent
 EPISODES, POINTS = 10, 12
 """Numbers of greedy episodes in an evaluation, and of evaluations in a run."""
 _LATE: dict[str, Any] = {"steps_per_batch": 16, "lr": 1.0e-3, "gamma": 0.98}
@@ -120,7 +119,7 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE)
+    parser = options(__doc__, __file__)
     parser.add_argument("study", choices=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()

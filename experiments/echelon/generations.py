@@ -20,7 +20,7 @@ BOTS = ("heuristic", "veteran")
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, Path(__file__).parent)
+    parser = options(__doc__, __file__)
     parser.add_argument("first", help="run, checkpoint or agent of the zoo that is the first generation")
     parser.add_argument("--generations", type=int, default=5)
     parser.add_argument("--games", type=int, default=512, help="of each pairing")

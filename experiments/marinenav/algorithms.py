@@ -24,7 +24,6 @@ from rlstack.evaluation.figures import saved_figure
 
 from .quality import LEVELS
 
-HERE = Path(__file__).parent
 AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c", "pqn", "qrdqn", "tqc", "xqc", "flashsac")
 ENV_STEPS = 1_000_000
 GOAL = 0.95
@@ -121,7 +120,7 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/algorithms", (0,))
+    parser = options(__doc__, __file__, "runs/algorithms", (0,))
     parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
     parser.add_argument("--episodes", type=int, default=100, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()

@@ -186,7 +186,7 @@ def draw(content: dict[str, Any], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE)
+    parser = options(__doc__, __file__)
     parser.add_argument("players", nargs="*")
     parser.add_argument("--names", nargs="+", help="of the players in the table, in their order")
     parser.add_argument("--episodes", choices=("frozen", "public"), default="frozen")

@@ -15,16 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import markdown, saved
-from experiments.runs import cost, evaluate, final_evaluation, options, train
+from experiments.results import markdown
+from experiments.runs import cost, evaluate, final_evaluation, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, wilson_interval
 from rlstack.training.environment import machine
 
-from .quality import LEVELS
-
-HERE = Path(__file__).parent
 TEACHER_FRAMES, LENGTH = 500_000, 4_300_000
 """Frames at which the recorded agent stops, and the length of its schedules."""
 RECORDED_SEED = 5
@@ -63,22 +60,9 @@ def recorded(run: Path, folder: Path, episodes: int) -> Path:
     return path
 
 
-def runs(folder: Path, data: Path, seed: int, online: int, overrides: list[str]) -> dict[str, Path]:
-    """Trains the runs of a seed and returns them by name; ``tuned`` only if ``online`` frames are given."""
-    given = [f"data={data}", *COMMON, *OFFLINE, *overrides]
-    jobs = [(seed, folder / "bc", [*CLONE, *given]), (seed, folder / "iql", ["agent=iql", *given])]
-    named = dict(zip(("bc", "iql"), train(jobs), strict=True))
-    if online:
-        given = [f"init={named['iql']}", f"total_frames={online}", *COMMON, *ONLINE, *overrides]
-        (named["tuned"],) = train([(seed, folder / "tuned", ["agent=iql", *given])])
-    return named
-
-
 def judged(run: Path, episodes: int, seed: int) -> dict[str, Any]:
     """Returns success and return of a run, the episodes that it ``solved``, and the cost of its training."""
-    evaluation = saved(run / "evaluations" / "final" / "evaluation.json")
-    if evaluation.get("seed") != seed or len(evaluation["episodes"]) != LEVELS * episodes:
-        evaluation = final_evaluation(run, episodes, seed)
+    evaluation = final_evaluation(run, episodes, seed)
     scores = {name: evaluation["summary"][f"eval/{name}"] for name in ("success", "return")}
     return {**scores, **cost(run), "solved": [int(episode["success"]) for episode in evaluation["episodes"]]}
 
@@ -133,21 +117,27 @@ def draw(results: Results, file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/offline")
+    parser = options(__doc__, __file__, "runs/offline")
     parser.add_argument("--episodes", type=int, default=50, help="per level, in the final evaluation")
     parser.add_argument("--recorded", type=int, default=400, help="episodes per level that are recorded")
     parser.add_argument("--online", type=int, default=300_000, help="frames of fine-tuning; 0: none")
     arguments = parser.parse_intermixed_args()
-    folder, episodes = arguments.folder.resolve(), arguments.episodes
-    (half_trained,) = train([(0, folder / "teacher", TEACHER)])
-    data = recorded(half_trained, folder, arguments.recorded)
-    results: Results = {"teacher": [judged(half_trained, episodes, arguments.evaluation_seed)]}
-    for seed in arguments.seeds:
-        for name, run in runs(folder, data, seed, arguments.online, arguments.overrides).items():
-            results.setdefault(name, []).append(judged(run, episodes, arguments.evaluation_seed))
-        write_json(arguments.out / "offline.json", {"machine": f"{machine()}, one thread", "agents": results})
-        draw(results, arguments.out / "offline.png")
-    print(table({"agents": results}))
+    folder = arguments.folder = arguments.folder.resolve()
+    (teacher,) = train([(0, folder / "teacher", TEACHER)])
+    given = [f"data={recorded(teacher, folder, arguments.recorded)}", *COMMON, *OFFLINE]
+    trained = train_arms({"bc": [*CLONE, *given], "iql": ["agent=iql", *given]}, arguments)
+    runs = {"teacher": [teacher], **{name: list(own.values()) for name, own in trained.items()}}
+    if arguments.online:
+        given = ["agent=iql", f"total_frames={arguments.online}", *COMMON, *ONLINE, *arguments.overrides]
+        starts = zip(arguments.seeds, runs["iql"], strict=True)
+        runs["tuned"] = train([(seed, folder / "tuned", [f"init={run}", *given]) for seed, run in starts])
+    results = {
+        name: [judged(run, arguments.episodes, arguments.evaluation_seed) for run in own] for name, own in runs.items()
+    }
+    result = {"machine": f"{machine()}, one thread", "agents": results}
+    write_json(arguments.out / "offline.json", result)
+    draw(results, arguments.out / "offline.png")
+    print(table(result))
 
 
 if __name__ == "__main__":

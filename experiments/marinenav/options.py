@@ -21,7 +21,6 @@ from experiments.runs import logged, options, train_arms
 
 from .algorithms import ENV_STEPS, GOAL, recipe
 
-HERE = Path(__file__).parent
 _BATCH = ("agent.critic_norm=batch", "agent.layer_norm=false")
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "symmetry": {"none": ("env.colregs_penalty=0",), "augment": ("env.colregs_penalty=0", "agent.symmetry=augment")},
@@ -67,7 +66,7 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/options")
+    parser = options(__doc__, __file__, "runs/options")
     parser.add_argument("option", choices=list(OPTIONS))
     parser.add_argument("--agents", nargs="+", help="default: those of the option")
     arguments = parser.parse_intermixed_args()

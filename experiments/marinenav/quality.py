@@ -24,7 +24,6 @@ from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 
-HERE = Path(__file__).parent
 PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
 """AC-IQN as released, 720 noisy episodes in the original environment: rate, and seconds on success."""
 LEVELS = 6
@@ -90,7 +89,7 @@ def table(summary: dict[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/quality")
+    parser = options(__doc__, __file__, "runs/quality")
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()
     runs = dict(zip(arguments.seeds, train_arms({".": []}, arguments)["."].values(), strict=True))

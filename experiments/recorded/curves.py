@@ -22,7 +22,6 @@ from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
-HERE = Path(__file__).parent
 AGENTS = {"bc": "behaviour cloning", "td3_bc": "TD3+BC", "iql": "IQL", "cql": "CQL"}
 TEACHER_FRAMES, UPDATES, POINTS = 5_000, 4_000, 10
 """Frames of SAC, updates of each agent, and evaluations of a run."""
@@ -78,7 +77,7 @@ def draw(rows: Rows, taught: float, file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    arguments = options(__doc__, HERE, "runs/recorded").parse_intermixed_args()
+    arguments = options(__doc__, __file__, "runs/recorded").parse_intermixed_args()
     arguments.folder = arguments.folder.resolve()
     (data,) = train([(0, arguments.folder / "teacher", TEACHER)])
     taught = logged(data, "eval/return")[-1]["eval/return"]

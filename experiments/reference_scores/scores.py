@@ -159,7 +159,7 @@ def draw(out: Path, file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/reference", (0, 1, 2, 3, 4))
+    parser = options(__doc__, __file__, "runs/reference", (0, 1, 2, 3, 4))
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES), metavar="STUDY")
     arguments = parser.parse_intermixed_args()
     out = arguments.out / "results"

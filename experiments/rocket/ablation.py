@@ -27,7 +27,6 @@ from rlstack.envs.rocket.rewards import MODES, TERMS
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import wilson_interval
 
-HERE = Path(__file__).parent
 EVERYTHING = "all groups"
 ALWAYS = ("goal", "conceded")
 """Terms of the game itself, which every variant keeps."""
@@ -91,7 +90,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = options(__doc__, HERE, "runs/rocket/ablation", (0,))
+    parser = options(__doc__, __file__, "runs/rocket/ablation", (0,))
     parser.add_argument("--frames", type=int, default=3_000_000, help="of every variant")
     arguments = parser.parse_intermixed_args()
     (seed,) = arguments.seeds
