@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.results import interval, join, join_csv, markdown, read_csv, saved
+from experiments.results import draw_seeds, interval, join, join_csv, markdown, read_csv, saved
 from experiments.runs import cost, evaluate, options, settings_file, train, trained_on
 from rlstack.evaluation.figures import saved_figure
 
@@ -107,10 +107,7 @@ def read_log(
 def draw(rows: Log, path: Path, ylabel: str, curve: str = "train/success") -> None:
     """Draws a metric of the training: the share of games won, where draws count as not won, or another."""
     with saved_figure(path, "") as (axis,):
-        for seed in sorted({row["seed"] for row in rows}):
-            own = [row for row in rows if row["seed"] == seed]
-            minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
-            axis.plot(minutes, [float(row[curve]) for row in own], label=f"seed {seed}")
+        draw_seeds(axis, rows, curve, "time/cpu_seconds")
         if curve == "train/success":
             axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
             axis.set(ylim=(0, 1))

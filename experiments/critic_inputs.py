@@ -48,8 +48,8 @@ def table(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
             for kind, seeds in kinds.items():
                 values = [seed[score] for seed in seeds.values()]
                 row = [study, score, KINDS[kind][1], len(values)]
-                row += [interval(statistics.fmean(values), bootstrap_interval(values), ".3f")]
-                row += [", ".join(f"{value:.3f}" for value in values)]
+                mean = interval(statistics.fmean(values), bootstrap_interval(values), ".3f")
+                row += [mean, ", ".join(f"{value:.3f}" for value in values)]
                 row += ["" if kind == "own" else f"{separation(values, own)[0]:.2f}"]
                 rows.append([*row, f"{statistics.fmean(seed['cpu_minutes'] for seed in seeds.values()):.1f}"])
     return markdown("study | score | the critic sees | seeds | mean (95 %) | by seed | p | CPU-min", rows)

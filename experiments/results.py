@@ -91,6 +91,15 @@ def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> 
     axis.fill_between(places, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)
 
 
+def draw_seeds(axis: Axes, rows: Rows, value: str, clock: str, label: str = "seed {}", **style: Any) -> None:
+    """Draws a column of logs over the minutes of a clock: a line for each seed, which the label names in its braces."""
+    for number, seed in enumerate(sorted({row["seed"] for row in rows})):
+        points = [
+            (float(row[clock]) / 60, float(row[value])) for row in rows if row["seed"] == seed and row[value] != ""
+        ]
+        axis.plot(*zip(*points), color=f"C{number}", label=label.format(seed), **style)
+
+
 def by_place(rows: Rows, place: str, value: str) -> tuple[list[float], list[list[float]]]:
     """Returns the places of some rows in their order, and the values there of each seed, ``[seed][place]``."""
     curves: dict[Any, dict[float, float]] = {}

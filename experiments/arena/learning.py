@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.against import read_log
-from experiments.results import join, join_csv, markdown, read_csv, saved
+from experiments.results import draw_seeds, join, join_csv, markdown, read_csv, saved
 from experiments.runs import cost, final_evaluation, options, settings_file, train_arms, trained_on
 from rlstack.envs.arena.recording import ArenaAnimation
 from rlstack.envs.rendering.films import save_animation
@@ -28,7 +28,8 @@ from rlstack.runs.worlds import world_options
 
 STYLES = {1: "turn and thrust", 2: "four directions"}
 POLICIES = {"sampled": "explore", "greedy": "greedy"}
-SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/return", "eval/success", "eval/phase")
+CLOCK = "time/cpu_seconds"
+SHOWN = ("frames", "time/seconds", CLOCK, "train/success", "train/return", "eval/success", "eval/phase")
 
 
 def film(run: Path, seed: int, path: Path) -> None:
@@ -46,18 +47,10 @@ def draw(out: Path) -> None:
     with saved_figure(out / "curves.png", "", len(STYLES), len(STYLES), (5.5, 4), sharey=True) as axes:
         for (style, title), axis in zip(STYLES.items(), axes, strict=True):
             rows = read_csv(out / f"style{style}.csv")
-            for number, seed in enumerate(sorted({row["seed"] for row in rows})):
-                own, colour = [row for row in rows if row["seed"] == seed], f"C{number}"
-                axis.plot(*_points(own, "train/success"), color=colour, label=f"seed {seed}, sampled, training")
-                axis.plot(*_points(own, "eval/success"), "o--", color=colour, ms=4, lw=1, label="greedy, evaluation")
+            draw_seeds(axis, rows, "train/success", CLOCK, "seed {}, sampled, training")
+            draw_seeds(axis, rows, "eval/success", CLOCK, "greedy, evaluation", marker="o", ls="--", ms=4, lw=1)
             axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
         axes[0].set_ylabel("share of games won")
-
-
-def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[float]]:
-    """Returns CPU minutes and values of the rows that have a value."""
-    there = [row for row in rows if row[column] and row["time/cpu_seconds"]]
-    return [float(row["time/cpu_seconds"]) / 60 for row in there], [float(row[column]) for row in there]
 
 
 def table(out: Path) -> str:
@@ -84,11 +77,9 @@ def main() -> None:
     measured: dict[str, Any] = {}
     for seed, run in runs.items():
         scores = {how: final_evaluation(run, episodes, arguments.evaluation_seed, POLICIES[how]) for how in POLICIES}
-        summaries = {how: evaluation["summary"] for how, evaluation in scores.items()}
-        measured[seed] = {"machine": trained_on(run), **cost(run), **summaries}
+        measured[seed] = {"machine": trained_on(run), **cost(run), **{how: scores[how]["summary"] for how in scores}}
     results = join(out / f"{name}.json", {"episodes": episodes, "seeds": measured})
-    rows = read_log(runs, SHOWN, ("train/success", "eval/success"))
-    join_csv(out / f"{name}.csv", ["seed"], SHOWN, rows)
+    join_csv(out / f"{name}.csv", ["seed"], SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
     draw(out)
     if (first := min(results["seeds"])) in runs:
         shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")

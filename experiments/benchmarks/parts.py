@@ -185,17 +185,12 @@ class PlainReplay:
     """The copies that every uniform buffer needs."""
 
     def __init__(self, batch_size: int) -> None:
-        leaves = transitions(1).items(True, True)
-        self.leaves = {key: torch.empty(CAPACITY, *leaf.shape[1:], dtype=leaf.dtype) for key, leaf in leaves}
-        self.batch_size, self.cursor = batch_size, 0
+        self.leaves, self.batch_size = dict(transitions(CAPACITY).items(True, True)), batch_size
 
     def extend(self, data: TensorDict) -> None:
-        """Writes a batch."""
-        count = len(data)
-        self.cursor = 0 if self.cursor + count > CAPACITY else self.cursor
+        """Writes a batch, always to the beginning."""
         for key, value in data.items(True, True):
-            self.leaves[key][self.cursor : self.cursor + count] = value
-        self.cursor += count
+            self.leaves[key][: len(data)] = value
 
     def sample(self) -> dict[Any, Tensor]:
         """Draws a batch."""

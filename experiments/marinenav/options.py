@@ -40,15 +40,13 @@ EVALUATED = (f"eval.every={ENV_STEPS // 20}", "eval.max_steps=200")
 def judged(path: Path) -> dict[str, float | None]:
     """Returns env steps and CPU-seconds until an evaluation first reaches the goal (or None), and the last success."""
     rows = logged(path, "eval/success")
-    reached = next((row["frames"] for row in rows if row["eval/success"] >= GOAL), None)
-    clock = logged(path, "time/cpu_seconds")
-    spent = [row["time/cpu_seconds"] for row in clock if reached is not None and row["frames"] <= reached]
+    reached = next((row for row in rows if row["eval/success"] >= GOAL), {})
     return {
-        "frames": reached,
-        "cpu_seconds": spent[-1] if spent else None,
+        "frames": reached.get("frames"),
+        "cpu_seconds": reached.get("time/cpu_seconds"),
         "last": rows[-1]["frames"],
         "success": rows[-1]["eval/success"],
-        "all_cpu_seconds": clock[-1]["time/cpu_seconds"],
+        "all_cpu_seconds": logged(path, "time/cpu_seconds")[-1]["time/cpu_seconds"],
     }
 
 
@@ -75,11 +73,9 @@ def main() -> None:
         f"{agent} {option}: {arm}": [*recipe(agent), *EVALUATED, *changes]
         for agent, (arm, changes) in product(arguments.agents or AGENTS[option], OPTIONS[option].items())
     }
-    judgements = {
-        name: {seed: judged(run) for seed, run in runs.items()} for name, runs in train_arms(arms, arguments).items()
-    }
-    results = join(arguments.out / "options.json", judgements)
-    print(table(results))
+    trained = train_arms(arms, arguments).items()
+    results = {name: {seed: judged(run) for seed, run in runs.items()} for name, runs in trained}
+    print(table(join(arguments.out / "options.json", results)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import markdown, write_csv
+from experiments.results import draw_seeds, markdown, write_csv
 from experiments.runs import final_evaluation, logged, options, settings_file, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
@@ -33,13 +33,12 @@ def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None
     """Writes ``curve.csv`` and ``curve.png``."""
     columns = ["seed", "time/seconds", "time/cpu_seconds", "frames", "eval/success", "eval/time", "eval/collision"]
     columns += [f"eval/success_level{level}" for level in range(LEVELS)]
-    write_csv(folder / "curve.csv", columns, [{"seed": seed, **row} for seed, rows in curves.items() for row in rows])
+    rows = [{"seed": seed, **row} for seed, own in curves.items() for row in own]
+    write_csv(folder / "curve.csv", columns, rows)
     clocks = {"time/seconds": "wall-clock minutes", "time/cpu_seconds": "CPU minutes (all cores)"}
     with saved_figure(folder / "curve.png", "", 2, 2, (5.5, 4.2)) as axes:
         for axis, (column, label) in zip(axes, clocks.items()):
-            for seed, rows in curves.items():
-                minutes = [row[column] / 60 for row in rows]
-                axis.plot(minutes, [row["eval/success"] for row in rows], label=f"seed {seed}")
+            draw_seeds(axis, rows, "eval/success", column)
             axis.axhline(PUBLISHED_SUCCESS, color="grey", linestyle="--", label="published AC-IQN")
             axis.axhline(0.95, color="grey", linestyle=":", label="target")
             axis.set(xlabel=label, ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
