@@ -121,14 +121,11 @@ def won(row: Mapping[str, Any]) -> str:
 
 def table(results: Mapping[str, Any]) -> str:
     """Returns a row for each seed and opponent."""
-    rows = [
-        [
-            *(seed, f"{entry['frames']:,.0f}", f"{entry['cpu_minutes']:.1f}", name),
-            *(row["wins"], row["draws"], row["losses"], won(row), f"{row['rating']:.0f}"),
-        ]
-        for seed, entry in sorted(results["seeds"].items())
-        for name, row in entry["opponents"].items()
-    ]
+    rows = []
+    for seed, entry in sorted(results["seeds"].items()):
+        trained = [seed, f"{entry['frames']:,.0f}", f"{entry['cpu_minutes']:.1f}"]
+        for name, row in entry["opponents"].items():
+            rows.append([*trained, name, row["wins"], row["draws"], row["losses"], won(row), f"{row['rating']:.0f}"])
     heads = "seed | frames | CPU-min | against | won | drawn | lost"
     return markdown(f"{heads} | won of all (95 %) | Elo by these", rows)
 

@@ -94,9 +94,8 @@ def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> 
 def draw_seeds(axis: Axes, rows: Rows, value: str, clock: str, label: str = "seed {}", **style: Any) -> None:
     """Draws a column of logs over the minutes of a clock: a line for each seed, which the label names in its braces."""
     for number, seed in enumerate(sorted({row["seed"] for row in rows})):
-        points = [
-            (float(row[clock]) / 60, float(row[value])) for row in rows if row["seed"] == seed and row[value] != ""
-        ]
+        own = [row for row in rows if row["seed"] == seed and row[value] != ""]
+        points = [(float(row[clock]) / 60, float(row[value])) for row in own]
         axis.plot(*zip(*points), color=f"C{number}", label=label.format(seed), **style)
 
 

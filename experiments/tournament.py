@@ -34,29 +34,22 @@ def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, o
     rlstack.league("run", env=env, players=dict(players), games=games, folder=str(folder), plots=False, **options)
     ranking, cross = (read_csv(folder / name) for name in ("ranking.csv", "cross_table.csv"))
     against = {row.pop("player"): row for row in cross}
-    rows = [
-        {
-            "player": row["player"],
-            "elo": float(row["fitted_elo"]),
-            **{name: int(row[name]) for name in ("games", "wins", "draws", "losses")},
-            **{name: float(row[name]) for name in ("win_rate", "win_rate_low", "win_rate_high")},
-            "against": {name: cell for name, cell in against[row["player"]].items() if name != "total"},
-        }
-        for row in ranking
-    ]
+    rows: list[dict[str, Any]] = []
+    for row in ranking:
+        rows.append({"player": row["player"], "elo": float(row["fitted_elo"])})
+        rows[-1] |= {name: int(row[name]) for name in ("games", "wins", "draws", "losses")}
+        rows[-1] |= {name: float(row[name]) for name in ("win_rate", "win_rate_low", "win_rate_high")}
+        rows[-1]["against"] = {name: cell for name, cell in against[row["player"]].items() if name != "total"}
     write_json(out, {"machine": machine(), "games": games, "rows": rows})
 
 
 def table(results: Mapping[str, Any]) -> str:
     """Returns a row for each player, best first, with its wins, draws and losses against each other player."""
     names = [row["player"] for row in results["rows"]]
-    rows = [
-        [
-            *(row["player"], f"{row['elo']:.0f}", won(row)),
-            *(row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names),
-        ]
-        for row in results["rows"]
-    ]
+    rows = []
+    for row in results["rows"]:
+        cells = [row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names]
+        rows.append([row["player"], f"{row['elo']:.0f}", won(row), *cells])
     return markdown(f"player | Elo | won of all (95 %) | {' | '.join(names)}", rows)
 
 

@@ -85,8 +85,5 @@ def table(result: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    steps = {
-        world: {collector: rates(collector, *overrides) for collector in COLLECTORS}
-        for world, overrides in WORLDS.items()
-    }
-    print(table(write("workers", {"worlds": steps})))
+    worlds = {world: {name: rates(name, *overrides) for name in COLLECTORS} for world, overrides in WORLDS.items()}
+    print(table(write("workers", {"worlds": worlds})))

@@ -169,9 +169,8 @@ def draw(content: dict[str, Any], file: Path) -> None:
     for name, row in content["players"].items():
         recipe, _, level = name.rpartition(", risk ")
         if recipe and row["both_solve"]:
-            lines.setdefault(recipe, []).append(
-                (row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level)
-            )
+            point = row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level
+            lines.setdefault(recipe, []).append(point)
     with saved_figure(file, "AC-IQN on MarineNav by recipe and level of risk", size=(7.5, 4.5)) as (axis,):
         for number, (recipe, points) in enumerate(lines.items()):
             ratios, rates, levels = zip(*sorted(points, key=lambda point: float(point[2])), strict=True)

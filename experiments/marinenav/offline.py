@@ -131,12 +131,11 @@ def main() -> None:
         given = ["agent=iql", f"total_frames={arguments.online}", *COMMON, *ONLINE, *arguments.overrides]
         starts = zip(arguments.seeds, runs["iql"], strict=True)
         runs["tuned"] = train([(seed, folder / "tuned", [f"init={run}", *given]) for seed, run in starts])
-    results = {
-        name: [judged(run, arguments.episodes, arguments.evaluation_seed) for run in own] for name, own in runs.items()
-    }
-    result = {"machine": f"{machine()}, one thread", "agents": results}
+    held = arguments.episodes, arguments.evaluation_seed
+    agents = {name: [judged(run, *held) for run in own] for name, own in runs.items()}
+    result = {"machine": f"{machine()}, one thread", "agents": agents}
     write_json(arguments.out / "offline.json", result)
-    draw(results, arguments.out / "offline.png")
+    draw(agents, arguments.out / "offline.png")
     print(table(result))
 
 
