@@ -121,14 +121,12 @@ def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -
     start = time.perf_counter()
     advance = subject.build(num_worlds)
     advance(subject.warm_up)
-    preparation = time.perf_counter() - start
-    steps = max(world_steps // num_worlds // subject.cost, 20)
-    rates = []
+    row = {"name": subject.name, "num_worlds": num_worlds, "preparation_s": time.perf_counter() - start}
+    steps, rates = max(world_steps // num_worlds // subject.cost, 20), []
     for _ in range(repeats):
         before = cpu_seconds()
         advance(steps)
         rates.append(steps * num_worlds / (cpu_seconds() - before))
-    row = {"name": subject.name, "num_worlds": num_worlds, "preparation_s": preparation}
     return row | timing.summarised(rates)
 
 

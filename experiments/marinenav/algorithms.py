@@ -73,16 +73,14 @@ def summarise(agent: str, runs: dict[str, Path], episodes: int, evaluation_seed:
         scores = final_evaluation(path, episodes, evaluation_seed)["summary"]
         reached = next((row["frames"] for row in logged(path, "eval/success") if row["eval/success"] >= GOAL), None)
         seeds[seed] = {**scores, "cpu_minutes": cost(path)["cpu_minutes"], "reached": reached}
-    rows = list(seeds.values())
-    times = [row["eval/time"] for row in rows if row.get("eval/time") is not None]
-    return {
-        "success": float(np.mean([row["eval/success"] for row in rows])),
-        "levels": [float(np.mean([row[f"eval/success_level{level}"] for row in rows])) for level in range(LEVELS)],
-        "time": float(np.mean(times)) if times else None,
-        "cpu_minutes": float(np.mean([row["cpu_minutes"] for row in rows])),
-        "published": PUBLISHED.get(agent),
-        "seeds": seeds,
-    }
+
+    def mean(name: str) -> float | None:
+        values = [row[name] for row in seeds.values() if row.get(name) is not None]
+        return float(np.mean(values)) if values else None
+
+    means = {"success": mean("eval/success"), "levels": [mean(f"eval/success_level{level}") for level in range(LEVELS)]}
+    means |= {"time": mean("eval/time"), "cpu_minutes": mean("cpu_minutes")}
+    return {**means, "published": PUBLISHED.get(agent), "seeds": seeds}
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -90,10 +88,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     rows = []
     for agent, row in sorted(results.items(), key=lambda item: -item[1]["success"]):
         each = [seed["eval/success"] for seed in row["seeds"].values()]
-        success = f"{row['success']:.3f}"
-        if len(each) > 1:
-            success = interval(row["success"], (min(each), max(each)), ".3f")
-        cells = [agent, success, " ".join(f"{value:.2f}" for value in row["levels"])]
+        success = interval(row["success"], (min(each), max(each)), ".3f")
+        cells = [agent, success if len(each) > 1 else f"{row['success']:.3f}"]
+        cells.append(" ".join(f"{value:.2f}" for value in row["levels"]))
         cells += ["" if row["time"] is None else f"{row['time']:.1f} s", f"{row['cpu_minutes']:.1f}"]
         reached = [seed["reached"] for seed in row["seeds"].values() if "reached" in seed]  # older results lack it
         cells.append("; ".join("-" if at is None else f"{at:,.0f}" for at in reached))

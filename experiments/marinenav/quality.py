@@ -74,10 +74,9 @@ def table(summary: dict[str, Any]) -> str:
     for seed, row in summary["seeds"].items():
         levels = " ".join(f"{row[f'eval/success_level{level}']:.2f}" for level in range(LEVELS))
         passed = row["minutes_to_published"], row["cpu_minutes_to_published"]
-        cells = [seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s"]
-        cells += [f"{row['minutes']:.1f} min ({row['cpu_minutes']:.1f} CPU-min)"]
-        cells += ["never" if passed[0] is None else "{:.1f} min ({:.1f} CPU-min)".format(*passed)]
-        rows.append(cells)
+        clocks = [(row["minutes"], row["cpu_minutes"]), passed]
+        spent = ["never" if clock[0] is None else "{:.1f} min ({:.1f} CPU-min)".format(*clock) for clock in clocks]
+        rows.append([seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s", *spent])
     low, high = summary["success_interval"]
     least, most = summary["success_min_max"]
     mean = f"{summary['success_mean']:.3f}, {low:.3f} to {high:.3f} over episodes, {least:.3f} to {most:.3f} over seeds"

@@ -57,11 +57,10 @@ class Study(NamedTuple):
         return bool((min(scores) if self.of == "every seed" else np.mean(scores)) >= self.bar)
 
 
-STUDIES: dict[str, Study] = {}
-for row in read_csv(HERE / "studies.csv"):
-    of: Any = row["of"]
-    study = Study(row["environment"], row["algorithm"], float(row["bar"]), of, row["recipe"] or None)
-    STUDIES[row["study"]] = study
+STUDIES = {
+    row.pop("study"): Study(**{**row, "bar": float(row["bar"]), "recipe": row["recipe"] or None})  # type: ignore[arg-type]
+    for row in read_csv(HERE / "studies.csv")
+}
 
 
 def recipe(study: str) -> list[str]:
@@ -83,12 +82,10 @@ def judge(study: str, runs: Mapping[str, Path], earlier: dict[str, Any]) -> dict
         SystemExit: these trained for other frames (by more than 1 %).
     """
     scores, seconds = dict(earlier.get("scores", {})), dict(earlier.get("cpu_seconds", {}))
-    machines, frames = set(filter(None, earlier.get("machine", "").split("; "))), 0
+    machines = {*filter(None, earlier.get("machine", "").split("; ")), *map(trained_on, runs.values())}
     for seed, run in runs.items():
-        spent = cost(run)
-        frames, seconds[seed] = int(spent["frames"]), 60 * spent["cpu_minutes"]
+        frames, seconds[seed] = int(cost(run)["frames"]), 60 * cost(run)["cpu_minutes"]
         scores[seed] = final_evaluation(run, EPISODES, EVALUATION_SEED, allow=[OURS])["summary"]["eval/return"]
-        machines.add(trained_on(run))
     if scores.keys() - runs.keys() and abs(earlier["frames"] / frames - 1) > 0.01:
         raise SystemExit(f"{study}: the result file holds seeds after {earlier['frames']:,} frames; move it away")
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))

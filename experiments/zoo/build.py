@@ -53,7 +53,7 @@ def build(
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     state = read_agent(checkpoint_file(run, which))
-    config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
+    config = {**state["config"], **dict.fromkeys(("run_dir", "resume", "init", "notify"))}
     begun = started(run)
     if cvar is not None:
         config["agent"] = {**config["agent"], "cvar": cvar}
