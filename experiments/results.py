@@ -91,6 +91,14 @@ def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> 
     axis.fill_between(places, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)
 
 
+def draw_arms(axis: Axes, rows: Rows, column: str, place: str, titles: Mapping[str, str] | None = None) -> None:
+    """Draws the returns of each arm, a value of ``column`` with its title: mean and range over the seeds."""
+    for arm in dict.fromkeys(row[column] for row in rows):
+        own = by_place([row for row in rows if row[column] == arm], place, "return")
+        draw_range(axis, *own, titles[arm] if titles else arm)
+    axis.set(xlabel=place, ylabel="greedy return")
+
+
 def draw_seeds(axis: Axes, rows: Rows, value: str, clock: str, label: str = "seed {}", **style: Any) -> None:
     """Draws a column of logs over the minutes of a clock: a line for each seed, which the label names in its braces."""
     for number, seed in enumerate(sorted({row["seed"] for row in rows})):

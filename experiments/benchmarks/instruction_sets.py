@@ -79,15 +79,10 @@ def measure(overrides: str, updates: int) -> dict[str, Any]:
     times = {way: [each / updates for each in seconds] for way, seconds in in_turns(ways, ROUNDS).items()}
     ratio = summarised([eager / compiled for eager, compiled in zip(times["eager"], times["compiled"])])
     plain, compiled = statistics.median(times["eager"]), statistics.median(times["compiled"])
-    return {
-        "eager_ms": 1000 * plain,
-        "compiled_ms": 1000 * compiled,
-        "ratio": ratio["median"],
-        "ratio_low": ratio["least"],
-        "ratio_high": ratio["most"],
-        "compiling_s": compiling,
-        "pays_after": compiling / (plain - compiled) if plain > compiled else None,
-    }
+    ratios = {"ratio": ratio["median"], "ratio_low": ratio["least"], "ratio_high": ratio["most"]}
+    pays = compiling / (plain - compiled) if plain > compiled else None
+    times_ms = {"eager_ms": 1000 * plain, "compiled_ms": 1000 * compiled}
+    return {**times_ms, **ratios, "compiling_s": compiling, "pays_after": pays}
 
 
 def trainings() -> dict[str, list[float]]:

@@ -75,8 +75,7 @@ def of_update(overrides: list[str]) -> float:
 
 def table(result: Mapping[str, Any]) -> str:
     """Returns the rows of the README."""
-    earlier = result["earlier"]
-    rows = []
+    earlier, rows = result["earlier"], []
     for kind, what in (("steps", "a step of"), ("updates", "an update of")):
         for name, number in sorted(result[kind].items()):
             before = earlier[kind].get(name)

@@ -36,10 +36,9 @@ def torchrl_module(core: Core, inputs: int) -> tuple[Any, list[str]]:
     """Returns TorchRL's module with the weights of a core, and the keys of its states."""
     lstm = core.kind == "lstm"
     keys = ["recurrent_state_h", "recurrent_state_c"] if lstm else ["recurrent_state"]
-    keys_in, keys_out = ["features", *keys], ["out", *[("next", key) for key in keys]]
-    module = LSTMModule if lstm else GRUModule
-    made = module(inputs, core.size, in_keys=keys_in, out_keys=keys_out, default_recurrent_mode=True)
-    (made.lstm if lstm else made.gru).load_state_dict(core.cells.state_dict())
+    module, keys_out = LSTMModule if lstm else GRUModule, ["out", *[("next", key) for key in keys]]
+    made = module(inputs, core.size, in_keys=["features", *keys], out_keys=keys_out, default_recurrent_mode=True)
+    getattr(made, core.kind).load_state_dict(core.cells.state_dict())
     return made, keys
 
 
@@ -112,10 +111,10 @@ def table(result: dict[str, Any]) -> str:
     """Returns a result's sequences with 64 inputs in milliseconds, then one step in microseconds."""
     rows: list[list[str]] = []
     for row in result["milliseconds"]:
-        count, steps, width, size = row["shape"]
-        if width == 64:
-            cells = [f"{row['kind'].upper()} [{count}, {steps}, {width}] -> {size}", f"{row['ends']:g}"]
-            rows.append(cells + [f"{row[way]:.1f} ms" for way in ("rlstack", "pad", "loop")])
+        *shape, size = row["shape"]
+        if shape[-1] == 64:
+            times = [f"{row[way]:.1f} ms" for way in ("rlstack", "pad", "loop")]
+            rows.append([f"{row['kind'].upper()} {shape} -> {size}", f"{row['ends']:g}", *times])
     for kind, times in result["step_microseconds"].items():
         name = f"one step of 16 rows, {kind.upper()}"
         rows.append([name, "", f"{times['rlstack']:.0f} us", f"{times['torchrl']:.0f} us", ""])

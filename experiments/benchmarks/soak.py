@@ -33,13 +33,9 @@ def soak(name: str, folder: Path) -> dict[str, Any]:
     rows = logged(run, "system/memory_mb")
     frames, megabytes = (np.array([row[column] for row in rows]) for column in ("frames", "system/memory_mb"))
     half = len(rows) // 2
-    return {
-        "world": name,
-        "frames": frames[-1],
-        "cpu_seconds": rows[-1]["time/cpu_seconds"],
-        "memory_mb": megabytes.round(1).tolist(),
-        "growth_mb_per_million_frames": float(np.polyfit(frames[half:] / 1e6, megabytes[half:], 1)[0]),
-    }
+    growth = float(np.polyfit(frames[half:] / 1e6, megabytes[half:], 1)[0])
+    about = {"world": name, "frames": frames[-1], "cpu_seconds": rows[-1]["time/cpu_seconds"]}
+    return {**about, "memory_mb": megabytes.round(1).tolist(), "growth_mb_per_million_frames": growth}
 
 
 def table(result: dict[str, Any]) -> str:

@@ -59,16 +59,11 @@ def circumstances(module: str, threads: int | None = None) -> dict[str, Any]:
         module: name of the command.
         threads: of each process that it starts, where these do the work.
     """
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
-        "cpu": processor(),
-        "instruction_set": instruction_set(),
-        "cores": os.cpu_count(),
-        "threads": threads or torch.get_num_threads(),
-        "python": platform.python_version(),
-        **{name: versions()[name] for name in ("torch", "torchrl", "tensordict")},
-    }
+    command = " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]])
+    told: dict[str, Any] = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": command}
+    told |= {"cpu": processor(), "instruction_set": instruction_set(), "cores": os.cpu_count()}
+    told |= {"threads": threads or torch.get_num_threads(), "python": platform.python_version()}
+    return told | {name: versions()[name] for name in ("torch", "torchrl", "tensordict")}
 
 
 def write(module: str, figures: Mapping[str, Any], threads: int | None = None) -> dict[str, Any]:

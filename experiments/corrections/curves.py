@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from experiments.results import by_place, draw_range, interval, markdown, write_csv
+from experiments.results import by_place, draw_arms, interval, markdown, write_csv
 from experiments.runs import options
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -107,14 +107,11 @@ def table(result: dict[str, Any]) -> str:
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
     """Draws mean and range over the seeds of each arm, with a panel for each agent."""
-    panels: dict[str, list[str]] = {}
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        panels.setdefault(arm.partition(",")[0], []).append(arm)
-    with saved_figure(file, "", len(panels), len(panels), (5.5, 3.6), sharey=True) as axes:
-        for axis, (title, arms) in zip(axes, panels.items()):
-            for arm in arms:
-                draw_range(axis, *by_place([row for row in rows if row["arm"] == arm], "frames", "return"), arm)
-            axis.set(title=title, xlabel="frames", ylabel="greedy return")
+    agents = list(dict.fromkeys(row["arm"].partition(",")[0] for row in rows))
+    with saved_figure(file, "", len(agents), len(agents), (5.5, 3.6), sharey=True) as axes:
+        for axis, agent in zip(axes, agents):
+            draw_arms(axis, [row for row in rows if row["arm"].startswith(f"{agent},")], "arm", "frames")
+            axis.set_title(agent)
 
 
 def main() -> None:

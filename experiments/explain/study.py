@@ -32,15 +32,15 @@ def explained(name: str, folder: Path) -> dict[str, Any]:
     trained = time.perf_counter() - began
     known = evidence.gather(run)
     findings = checks.findings(known)
-    return {
+    title, measured = (findings[0].title, findings[0].measured) if findings else ("nothing", "")
+    told: dict[str, Any] = {
         "wanted": wanted,
         "found": [finding.name for finding in findings],
-        "title": findings[0].title if findings else "nothing",
-        "measured": findings[0].measured if findings else "",
-        "learned": known.learned,
-        "training_seconds": round(trained, 1),
-        "seconds": round(known.seconds, 1),
+        "title": title,
+        "measured": measured,
     }
+    times = {"training_seconds": round(trained, 1), "seconds": round(known.seconds, 1)}
+    return {**told, "learned": known.learned, **times}
 
 
 def table(results: dict[str, Any]) -> str:

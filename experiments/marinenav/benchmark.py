@@ -131,8 +131,8 @@ def table(content: dict[str, Any]) -> str:
             continue
         overall, levels = row["levels"][-1], row["levels"][:-1]
         bounds = overall["success_low"], overall["success_high"]
-        cells = [player, interval(overall["success"], bounds, ".3f")]
-        cells.append(" ".join(f"{level['success']:.2f}" for level in levels))
+        by_level = " ".join(f"{level['success']:.2f}" for level in levels)
+        cells = [player, interval(overall["success"], bounds, ".3f"), by_level]
         cells += ["" if overall[name] is None else f"{overall[name]:{form}}" for name, form in forms.items()]
         pair = row.get("both_solve")
         cells += [interval(pair[name]["ratio"], pair[name]["interval"], ".3f") if pair else "" for name in compared]

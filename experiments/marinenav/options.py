@@ -41,13 +41,9 @@ def judged(path: Path) -> dict[str, float | None]:
     """Returns env steps and CPU-seconds until an evaluation first reaches the goal (or None), and the last success."""
     rows = logged(path, "eval/success")
     reached = next((row for row in rows if row["eval/success"] >= GOAL), {})
-    return {
-        "frames": reached.get("frames"),
-        "cpu_seconds": reached.get("time/cpu_seconds"),
-        "last": rows[-1]["frames"],
-        "success": rows[-1]["eval/success"],
-        "all_cpu_seconds": logged(path, "time/cpu_seconds")[-1]["time/cpu_seconds"],
-    }
+    first = {"frames": reached.get("frames"), "cpu_seconds": reached.get("time/cpu_seconds")}
+    last = {"last": rows[-1]["frames"], "success": rows[-1]["eval/success"]}
+    return {**first, **last, "all_cpu_seconds": logged(path, "time/cpu_seconds")[-1]["time/cpu_seconds"]}
 
 
 def table(results: dict[str, Any]) -> str:

@@ -57,15 +57,12 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
     means = [entry["eval/success"] for entry in seeds.values()]
     # Every seed plays the same episodes, over which the interval is.
     success = np.array([[episode["success"] for episode in final["episodes"]] for final in finals.values()])
-    return {
-        "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
-        "success_mean": sum(means) / len(means),
-        "lowest_level": min(entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)),
-        "time_ratio": sum(entry["eval/time"] for entry in seeds.values()) / len(seeds) / PUBLISHED_TIME,
-        "success_min_max": [min(means), max(means)],
-        "success_interval": list(bootstrap_interval(success.mean(0))),
-        "seeds": seeds,
-    }
+    levels = [entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)]
+    time = sum(entry["eval/time"] for entry in seeds.values()) / len(seeds)
+    told: dict[str, Any] = {"command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:])}
+    told |= {"success_mean": sum(means) / len(means), "lowest_level": min(levels), "time_ratio": time / PUBLISHED_TIME}
+    told["success_min_max"] = [min(means), max(means)]
+    return {**told, "success_interval": list(bootstrap_interval(success.mean(0))), "seeds": seeds}
 
 
 def table(summary: dict[str, Any]) -> str:
@@ -77,9 +74,8 @@ def table(summary: dict[str, Any]) -> str:
         clocks = [(row["minutes"], row["cpu_minutes"]), passed]
         spent = ["never" if clock[0] is None else "{:.1f} min ({:.1f} CPU-min)".format(*clock) for clock in clocks]
         rows.append([seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s", *spent])
-    low, high = summary["success_interval"]
-    least, most = summary["success_min_max"]
-    mean = f"{summary['success_mean']:.3f}, {low:.3f} to {high:.3f} over episodes, {least:.3f} to {most:.3f} over seeds"
+    ends = *summary["success_interval"], *summary["success_min_max"]
+    mean = "{:.3f}, {:.3f} to {:.3f} over episodes, {:.3f} to {:.3f} over seeds".format(summary["success_mean"], *ends)
     ratio = f"{summary['time_ratio']:.2f} times the published time"
     rows.append(["mean", mean, f"lowest level {summary['lowest_level']:.3f}", ratio, "", ""])
     return markdown("seed | success | by level 0-5 | time on success | training | passes 0.77 after", rows)

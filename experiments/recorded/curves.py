@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import by_place, draw_range, markdown, write_csv
+from experiments.results import draw_arms, markdown, write_csv
 from experiments.runs import cost, logged, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
@@ -68,11 +68,8 @@ def table(result: dict[str, Any]) -> str:
 def draw(rows: Rows, taught: float, file: Path) -> None:
     """Draws mean and range over the seeds of each agent."""
     with saved_figure(file, "", size=(6, 3.8)) as (axis,):
-        for agent in dict.fromkeys(row["agent"] for row in rows):
-            own = [row for row in rows if row["agent"] == agent]
-            draw_range(axis, *by_place(own, "updates", "return"), AGENTS[agent])
+        draw_arms(axis, rows, "agent", "updates", AGENTS)
         axis.axhline(taught, color="grey", linestyle=":", label="SAC, stopped early")
-        axis.set(xlabel="updates", ylabel="greedy return")
 
 
 def main() -> None:

@@ -90,18 +90,9 @@ def judge(study: str, runs: Mapping[str, Path], earlier: dict[str, Any]) -> dict
         raise SystemExit(f"{study}: the result file holds seeds after {earlier['frames']:,} frames; move it away")
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
     values, wanted = list(scores.values()), STUDIES[study]
-    return {
-        **wanted._asdict(),
-        "frames": frames,
-        "scores": scores,
-        "mean": float(np.mean(values)),
-        "iqm": iqm(values),
-        "interval": list(bootstrap_interval(values)),
-        "lowest": min(values),
-        "passed": wanted.passed(values),
-        "cpu_seconds": seconds,
-        "machine": "; ".join(sorted(machines)),
-    }
+    found: dict[str, Any] = {"frames": frames, "scores": scores, "mean": float(np.mean(values)), "iqm": iqm(values)}
+    found |= {"interval": list(bootstrap_interval(values)), "lowest": min(values), "passed": wanted.passed(values)}
+    return {**wanted._asdict(), **found, "cpu_seconds": seconds, "machine": "; ".join(sorted(machines))}
 
 
 def table(out: Path) -> str:

@@ -70,22 +70,11 @@ def build(
     for file in (folder / AGENT, folder / FILM):
         if file.stat().st_size > MOST_BYTES:
             raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
-    card = {
-        "name": name,
-        "agent": config["agent"]["name"],
-        "world": world,
-        "frames": loaded.frames,
-        **begun,
-        "policy": policy,
-        "episodes": len(evaluation.levels),
-        "per_level": episodes,
-        "seed": seed,
-        "score": evaluation.summary(),
-        "judged_on": machine(),
-        "sha256": hashlib.sha256((folder / AGENT).read_bytes()).hexdigest(),
-        "film": FILM,
-        "config": config,
-    }
+    trained = {"name": name, "agent": config["agent"]["name"], "world": world, "frames": loaded.frames, **begun}
+    judged: dict[str, Any] = {"policy": policy, "episodes": len(evaluation.levels), "per_level": episodes, "seed": seed}
+    judged |= {"score": evaluation.summary(), "judged_on": machine()}
+    digest = hashlib.sha256((folder / AGENT).read_bytes()).hexdigest()
+    card = {**trained, **judged, "sha256": digest, "film": FILM, "config": config}
     write_json(folder / CARD, card)
     return card
 
