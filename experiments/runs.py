@@ -184,6 +184,16 @@ def logged(run: Path, metric: str) -> list[dict[str, float]]:
     return [row for row in read_metrics(run / METRICS_FILE) if metric in row]
 
 
+def evaluations(trained: Mapping[str, Mapping[str, Path]], arm: str) -> list[dict[str, Any]]:
+    """Returns ``frames`` and ``return`` of every evaluation of runs by ``seed`` and by their arm, the column ``arm``."""
+    rows = []
+    for name, runs in trained.items():
+        for seed, run in runs.items():
+            for row in logged(run, "eval/return"):
+                rows.append({arm: name, "seed": seed, "frames": int(row["frames"]), "return": row["eval/return"]})
+    return rows
+
+
 def cost(run: Path) -> dict[str, float]:
     """Returns the cost of a run: ``frames``, ``minutes`` and ``cpu_minutes``."""
     last = logged(run, "time/seconds")[-1]

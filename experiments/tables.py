@@ -18,8 +18,9 @@ from experiments.results import saved
 HERE = Path(__file__).parent
 PAGES = sorted(HERE.glob("*.md"))
 MARKED = re.compile(r"<!-- table: ([\w/]+) -->\n(.*?)<!-- end -->", re.DOTALL)
-
-
+BENCHMARKS = (
+    *("speed", "peers", "equal_ppo", "instruction_sets", "data_parallel", "workers", "soak", "operations", "recurrent"),
+)
 TABLES = {
     "quality": ("marinenav.quality", "marinenav/final"),
     "reference_scores": ("reference_scores.scores", "reference_scores/results"),
@@ -43,13 +44,7 @@ TABLES = {
     "gpu": ("gpu.results", "gpu"),
     "critic_inputs": ("critic_inputs", "critic_inputs"),
     "explain": ("explain.study", "explain/study"),
-    **{
-        name: (f"benchmarks.{name}", f"benchmarks/results/{name}")
-        for name in (
-            *("speed", "peers", "equal_ppo", "instruction_sets", "data_parallel"),
-            *("workers", "soak", "operations", "recurrent"),
-        )
-    },
+    **{name: (f"benchmarks.{name}", f"benchmarks/results/{name}") for name in BENCHMARKS},
 }
 """By table, the module whose function ``table`` makes it, and the result file or folder that it is made from."""
 

@@ -99,7 +99,7 @@ def theirs() -> dict[str, nn.Module]:
 
     kind: dict[str, Any] = {"action_space": "categorical"}
     log_atoms = Net(OBSERVED, CHOICES * ATOMS, lambda x: _atoms(x).transpose(-2, -1).log_softmax(-2))
-    support = torch.linspace(-10, 10, ATOMS)
+    chosen = DistributionalQValueActor(log_atoms, support=torch.linspace(-10, 10, ATOMS), in_keys=_SEEN, **kind)
     acting = Module(Net(OBSERVED, NUMBERS), in_keys=_SEEN, out_keys=["action"])
     normal = Module(Net(OBSERVED, 2 * NUMBERS, partial(_halves, exponential=True)), _SEEN, ["loc", "scale"])
     squashed = ProbabilisticActor(normal, ["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True)
@@ -107,9 +107,7 @@ def theirs() -> dict[str, nn.Module]:
     both = [value(CHOICES, out_keys=["action_value"]) for _ in range(2)]
     made: dict[str, Any] = {
         "DQN": objectives.DQNLoss(greedy, delay_value=True, double_dqn=True, **kind),
-        "C51": objectives.DistributionalDQNLoss(
-            DistributionalQValueActor(log_atoms, support=support, in_keys=_SEEN, **kind), gamma=0.99, delay_value=True
-        ),
+        "C51": objectives.DistributionalDQNLoss(chosen, gamma=0.99, delay_value=True),
         "DDPG": objectives.DDPGLoss(acting, critic(), loss_function="l2", delay_actor=True, delay_value=True),
         "TD3": objectives.TD3Loss(acting, [critic(), critic()], bounds=(-1.0, 1.0), loss_function="l2"),
         "SAC": objectives.SACLoss(squashed, [critic(), critic()], loss_function="l2", target_entropy=-2.0),
@@ -124,7 +122,7 @@ def theirs() -> dict[str, nn.Module]:
 
 def ours() -> dict[str, nn.Module]:
     """Returns our losses."""
-    critics = [_critic(), _critic()]
+    critics, values = [_critic(), _critic()], [Net(OBSERVED, CHOICES) for _ in range(2)]
     chooser = Net(OBSERVED, CHOICES, lambda x: Categorical(logits=x))
     return {
         "DQN": losses.DQNLoss(Net(OBSERVED, CHOICES)),
@@ -132,9 +130,7 @@ def ours() -> dict[str, nn.Module]:
         "DDPG": losses.DDPGLoss(Net(OBSERVED, NUMBERS), critics[0]),
         "TD3": losses.TD3Loss(Net(OBSERVED, NUMBERS), critics),
         "SAC": losses.SACLoss(Net(OBSERVED, 2 * NUMBERS, _halves), critics, action_size=NUMBERS),
-        "SAC, discrete": losses.DiscreteSACLoss(
-            Net(OBSERVED, CHOICES), [Net(OBSERVED, CHOICES) for _ in range(2)], action_size=CHOICES
-        ),
+        "SAC, discrete": losses.DiscreteSACLoss(Net(OBSERVED, CHOICES), values, action_size=CHOICES),
         "A2C": losses.A2CLoss(chooser, Net(OBSERVED, 1), entropy_coefficient=0.01),
         "PPO": losses.PPOLoss(chooser, Net(OBSERVED, 1), entropy_coefficient=0.01),
     }

@@ -26,7 +26,7 @@ from rlstack.runs import versions
 from rlstack.training.environment import instruction_set, processor
 
 RESULTS = Path(__file__).parent / "results"
-TOLERANCE = 0.05
+TOLERANCE, LIBRARIES = 0.05, ("torch", "torchrl", "tensordict")
 
 Figures = Mapping[str, Mapping[str, float]]
 """By name ``median``, ``least`` and ``most``, of which more is better."""
@@ -60,10 +60,10 @@ def circumstances(module: str, threads: int | None = None) -> dict[str, Any]:
         threads: of each process that it starts, where these do the work.
     """
     command = " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]])
-    told: dict[str, Any] = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": command}
-    told |= {"cpu": processor(), "instruction_set": instruction_set(), "cores": os.cpu_count()}
-    told |= {"threads": threads or torch.get_num_threads(), "python": platform.python_version()}
-    return told | {name: versions()[name] for name in ("torch", "torchrl", "tensordict")}
+    begun = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": command}
+    where = {"cpu": processor(), "instruction_set": instruction_set(), "cores": os.cpu_count()}
+    software = {"python": platform.python_version(), **{name: versions()[name] for name in LIBRARIES}}
+    return {**begun, **where, "threads": threads or torch.get_num_threads(), **software}
 
 
 def write(module: str, figures: Mapping[str, Any], threads: int | None = None) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +49,23 @@ if "Slow-v0" not in gymnasium.registry:  # __main__ is imported once more by its
     gymnasium.register("Slow-v0", Slow, max_episode_steps=200)
 
 
-@contextmanager
-def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
-    """Batches of a run that does not learn."""
+def rates(collector: str, *overrides: str) -> list[float]:
+    """Returns steps of worlds per second of wall clock, in some rounds of a run that does not learn."""
+    options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu"]
+    options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
+    plain, rounds = to_plain(compose_config("train", [*options, *overrides])), []
     with tempfile.TemporaryDirectory() as folder:
-        options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu"]
-        options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
-        plain = to_plain(compose_config("train", [*options, *overrides]))
         run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)
         made = start_collector(run.config, run.env, run.agent, [], {}, None)
         with closing(run.env):
-            yield iter(made)
+            batches = iter(made)
+            next(batches)
+            for _ in range(ROUNDS):
+                begun, steps = time.perf_counter(), 0
+                while (passed := time.perf_counter() - begun) < SECONDS:
+                    steps += next(batches).numel()
+                rounds.append(steps / passed)
             made.shutdown(close_env=False)
-
-
-def rates(collector: str, *overrides: str) -> list[float]:
-    """Steps of worlds per second of wall clock, in some rounds."""
-    rounds = []
-    with collecting(collector, *overrides) as batches:
-        next(batches)
-        for _ in range(ROUNDS):
-            begun, steps = time.perf_counter(), 0
-            while (passed := time.perf_counter() - begun) < SECONDS:
-                steps += next(batches).numel()
-            rounds.append(steps / passed)
     return rounds
 
 

@@ -164,6 +164,7 @@ _PPO_CARTPOLE = f"agent=ppo {_PPO} agent.lr=1e-3 {_CARTPOLE}"
 _DQN_CARTPOLE = f"{_DQN} {_CARTPOLE} agent.frames_per_update=8"
 _PPO_REACH = f"{_PPO} agent.lr=1e-3 env={_HERE}:Reach"
 _SHIFTED = "env.scale=50 env.offset=300 agent.normalize_observations=true"
+_RAW_GREEDY = f"agent={_HERE}:RawGreedyPPO {_PPO_REACH} {_SHIFTED}"
 
 SPOILED = {
     "reward times 1e-4": ("reward_scale", f"agent=dqn env={_HERE}:TinyRewards {_DQN_CARTPOLE}"),
@@ -177,10 +178,7 @@ SPOILED = {
     "stale replay": ("replay", f"agent={_HERE}:StaleDQN env=cartpole {_DQN_CARTPOLE}"),
     "dead ReLU": ("dormant", f"agent={_HERE}:DeadDQN env=cartpole {_DQN_CARTPOLE}"),
     "time limit as death": ("time_limits", f"env={_HERE}:LimitIsDeath {_PPO_CARTPOLE} env.max_steps=20"),
-    "evaluation without normaliser": (
-        "greedy_without_normalizer",
-        f"agent={_HERE}:RawGreedyPPO {_PPO_REACH} {_SHIFTED}",
-    ),
+    "evaluation without normaliser": ("greedy_without_normalizer", _RAW_GREEDY),
 }
 """The spoiled runs: the check that is to come first, and the arguments of ``rlstack train``."""
 HOOKS = {"normaliser lost": [LosesStatistics()]}

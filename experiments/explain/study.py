@@ -32,15 +32,10 @@ def explained(name: str, folder: Path) -> dict[str, Any]:
     trained = time.perf_counter() - began
     known = evidence.gather(run)
     findings = checks.findings(known)
+    found = [finding.name for finding in findings]
     title, measured = (findings[0].title, findings[0].measured) if findings else ("nothing", "")
-    told: dict[str, Any] = {
-        "wanted": wanted,
-        "found": [finding.name for finding in findings],
-        "title": title,
-        "measured": measured,
-    }
-    times = {"training_seconds": round(trained, 1), "seconds": round(known.seconds, 1)}
-    return {**told, "learned": known.learned, **times}
+    told = {"wanted": wanted, "found": found, "title": title, "measured": measured, "learned": known.learned}
+    return {**told, "training_seconds": round(trained, 1), "seconds": round(known.seconds, 1)}
 
 
 def table(results: dict[str, Any]) -> str:

@@ -59,10 +59,11 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
     success = np.array([[episode["success"] for episode in final["episodes"]] for final in finals.values()])
     levels = [entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)]
     time = sum(entry["eval/time"] for entry in seeds.values()) / len(seeds)
-    told: dict[str, Any] = {"command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:])}
-    told |= {"success_mean": sum(means) / len(means), "lowest_level": min(levels), "time_ratio": time / PUBLISHED_TIME}
-    told["success_min_max"] = [min(means), max(means)]
-    return {**told, "success_interval": list(bootstrap_interval(success.mean(0))), "seeds": seeds}
+    command = "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:])
+    pooled = {"success_mean": sum(means) / len(means), "lowest_level": min(levels), "time_ratio": time / PUBLISHED_TIME}
+    bounds = list(bootstrap_interval(success.mean(0)))
+    pooled |= {"success_min_max": [min(means), max(means)], "success_interval": bounds}
+    return {"command": command, **pooled, "seeds": seeds}
 
 
 def table(summary: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import draw_arms, markdown, write_csv
-from experiments.runs import cost, logged, options, train, train_arms
+from experiments.runs import cost, evaluations, logged, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
@@ -78,16 +78,11 @@ def main() -> None:
     arguments.folder = arguments.folder.resolve()
     (data,) = train([(0, arguments.folder / "teacher", TEACHER)])
     taught = logged(data, "eval/return")[-1]["eval/return"]
-    given = [f"data={data}", f"total_frames={BATCH * UPDATES}", f"eval.every={BATCH * UPDATES // POINTS}"]
-    given += [*COMMON, "checkpoint.replay=false"]
+    lengths = [f"total_frames={BATCH * UPDATES}", f"eval.every={BATCH * UPDATES // POINTS}"]
+    given = [f"data={data}", *lengths, *COMMON, "checkpoint.replay=false"]
     trained = train_arms({agent: [f"agent={agent}", *given, *RATES[agent]] for agent in AGENTS}, arguments)
     minutes = {agent: [cost(run)["cpu_minutes"] for run in runs.values()] for agent, runs in trained.items()}
-    rows = [
-        {"agent": agent, "seed": seed, "updates": int(row["frames"]) // BATCH, "return": row["eval/return"]}
-        for agent, runs in trained.items()
-        for seed, run in runs.items()
-        for row in logged(run, "eval/return")
-    ]
+    rows = [{**row, "updates": row["frames"] // BATCH} for row in evaluations(trained, "agent")]
     write_csv(arguments.out / "curves.csv", ("agent", "seed", "updates", "return"), rows)
     write_json(arguments.out / "curves.json", summary(rows, minutes, taught))
     draw(rows, taught, arguments.out / "curves.png")

@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from experiments.results import interval, join_csv, markdown, read_csv, saved
-from experiments.runs import cost, final_evaluation, logged, options, train_arms, trained_on
+from experiments.runs import cost, evaluations, final_evaluation, options, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
@@ -90,9 +90,9 @@ def judge(study: str, runs: Mapping[str, Path], earlier: dict[str, Any]) -> dict
         raise SystemExit(f"{study}: the result file holds seeds after {earlier['frames']:,} frames; move it away")
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
     values, wanted = list(scores.values()), STUDIES[study]
-    found: dict[str, Any] = {"frames": frames, "scores": scores, "mean": float(np.mean(values)), "iqm": iqm(values)}
-    found |= {"interval": list(bootstrap_interval(values)), "lowest": min(values), "passed": wanted.passed(values)}
-    return {**wanted._asdict(), **found, "cpu_seconds": seconds, "machine": "; ".join(sorted(machines))}
+    means = {"mean": float(np.mean(values)), "iqm": iqm(values), "interval": list(bootstrap_interval(values))}
+    judged = {"frames": frames, "scores": scores, **means, "lowest": min(values), "passed": wanted.passed(values)}
+    return {**wanted._asdict(), **judged, "cpu_seconds": seconds, "machine": "; ".join(sorted(machines))}
 
 
 def table(out: Path) -> str:
@@ -113,13 +113,7 @@ def table(out: Path) -> str:
 
 def write_curves(trained: Mapping[str, Mapping[str, Path]], out: Path) -> None:
     """Writes evaluations during training of runs by study and seed to ``curves.csv``; rows of others stay."""
-    rows = [
-        {"study": study, "seed": seed, "frames": int(row["frames"]), "return": row["eval/return"]}
-        for study, runs in trained.items()
-        for seed, run in runs.items()
-        for row in logged(run, "eval/return")
-    ]
-    join_csv(out / "curves.csv", ["study", "seed"], ["frames", "return"], rows)
+    join_csv(out / "curves.csv", ["study", "seed"], ["frames", "return"], evaluations(trained, "study"))
 
 
 def draw(out: Path, file: Path) -> None:

@@ -71,10 +71,10 @@ def build(
         if file.stat().st_size > MOST_BYTES:
             raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
     trained = {"name": name, "agent": config["agent"]["name"], "world": world, "frames": loaded.frames, **begun}
-    judged: dict[str, Any] = {"policy": policy, "episodes": len(evaluation.levels), "per_level": episodes, "seed": seed}
-    judged |= {"score": evaluation.summary(), "judged_on": machine()}
+    played = {"policy": policy, "episodes": len(evaluation.levels), "per_level": episodes, "seed": seed}
     digest = hashlib.sha256((folder / AGENT).read_bytes()).hexdigest()
-    card = {**trained, **judged, "sha256": digest, "film": FILM, "config": config}
+    judged = {**played, "score": evaluation.summary(), "judged_on": machine(), "sha256": digest}
+    card = {**trained, **judged, "film": FILM, "config": config}
     write_json(folder / CARD, card)
     return card
 
