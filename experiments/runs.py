@@ -185,7 +185,7 @@ def logged(run: Path, metric: str) -> list[dict[str, float]]:
 
 
 def evaluations(trained: Mapping[str, Mapping[str, Path]], arm: str) -> list[dict[str, Any]]:
-    """Returns ``frames`` and ``return`` of every evaluation of runs by ``seed`` and by their arm, the column ``arm``."""
+    """Returns frames and return of all evaluations of runs, by seed and by arm, whose column is named ``arm``."""
     rows = []
     for name, runs in trained.items():
         for seed, run in runs.items():
