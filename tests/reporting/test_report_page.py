@@ -159,7 +159,7 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert page.subtitle == "9 runs in 3 groups"
     text = words(page)
     first, second, third = (
-        text.index(f"{value} 3 {mean} {mean}") for value, mean in ((0.01, 0.81), (1.0, 0.41), (0.001, 0.21))
+        text.index(f"{value} 3 {mean} {mean}") for value, mean in ((0.01, 0.81), (1, 0.41), (0.001, 0.21))
     )
     assert first < second < third
     assert "Highest mean lr=0.01 3 seeds, not separated" in text
