@@ -1,6 +1,6 @@
 """Measures each group of Rocket's rewards: PPO against the rules, with all groups and without one at a time.
 
-    python -m experiments.rocket.ablation --frames 3_000_000
+    python -m experiments.rocket.ablation --frames 20_000_000 --parallel 2
 
 The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, with one
 thread each. The score is the share of games won against the rules in the last quarter of the training, with random
@@ -28,8 +28,8 @@ from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import wilson_interval
 
 EVERYTHING = "all groups"
-ALWAYS = ("goal", "conceded")
-"""Terms of the game itself, which every variant keeps."""
+KEPT = ("goal", "conceded", "spacing")
+"""Terms that every variant keeps: those of the game itself, and the distance of mates, of which there are none here."""
 UNEVALUATED = ("eval.every=1e9", "eval.episodes=1", "eval.max_steps=1")
 """Overrides that leave nothing of the evaluations but one step at the end."""
 
@@ -40,8 +40,8 @@ def variants() -> dict[str, dict[str, float]]:
     own: dict[str, float] = config["env"]["reward_weights"]  # type: ignore[call-overload,index]
     weights = {EVERYTHING: own}
     for group in MODES["hybrid"]:
-        without = {name: 0.0 for name, (of, _) in TERMS.items() if of == group and name not in ALWAYS}
-        # A group that the experiment has switched off already tells nothing.
+        without = {name: 0.0 for name, (of, _) in TERMS.items() if of == group and name not in KEPT}
+        # A group whose terms are all off, or kept, tells nothing.
         if any(own.get(name, TERMS[name][1]) for name in without):
             weights[f"without {group}"] = own | without
     return weights
@@ -91,7 +91,7 @@ def table(result: Mapping[str, Any]) -> str:
 def main() -> None:
     """Command line."""
     parser = options(__doc__, __file__, "runs/rocket/ablation", (0,))
-    parser.add_argument("--frames", type=int, default=3_000_000, help="of every variant")
+    parser.add_argument("--frames", type=int, default=20_000_000, help="of every variant")
     arguments = parser.parse_intermixed_args()
     (seed,) = arguments.seeds
     start = imitate(arguments.folder, arguments.overrides)

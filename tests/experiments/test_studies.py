@@ -20,7 +20,7 @@ from experiments.marinenav.offline import Results, gain, pooled
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
 from experiments.recorded.curves import draw, summary
 from experiments.reference_scores.deep_sea import DeepSea
-from experiments.rocket.ablation import ALWAYS, EVERYTHING, variants, won
+from experiments.rocket.ablation import KEPT, EVERYTHING, variants, won
 from experiments.runs import logged
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 from rlstack.envs.rocket.rewards import TERMS
@@ -227,7 +227,7 @@ def test_every_variant_lacks_one_group_but_never_the_goals() -> None:
     own = found.pop(EVERYTHING)
     for name, weights in found.items():
         group = name.removeprefix("without ")
-        off = {term for term, (of, _) in TERMS.items() if of == group and term not in ALWAYS}
+        off = {term for term, (of, _) in TERMS.items() if of == group and term not in KEPT}
         assert off and all(weights[term] == 0 for term in off)
         assert {term: weight for term, weight in weights.items() if term not in off} == {
             term: weight for term, weight in own.items() if term not in off
