@@ -453,6 +453,7 @@ def _unreadable(error: OverrideParseException) -> str:
             return f'{override}: text with such characters takes two pairs of quotes: "{key}={quoted(value)}"'
         return f"{override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
     options = {path.stem: f"{path.parent.name}={path.stem}" for path in sorted(conf_dir().glob("*/*.yaml"))}
+    options |= {group: f"{group}=<name>" for group in default_choices("train")}
     meant = "".join(f"did you mean {options[name]!r}? " for name in nearest(override, options)[:1])
     return f"{override}: expected key=value, {meant}see --help"
 

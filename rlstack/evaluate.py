@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build, load_group
 from rlstack.config.overrides import given_keys
 from rlstack.training.run import TrainedRun
@@ -451,7 +451,7 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     return EpisodeSet(configs, ["all"] * len(configs))
 
 
-command = HydraCommand("evaluate")
+command = HydraCommand("evaluate", words_as("checkpoint"))
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import did_you_mean
 from rlstack.config.overrides import given_keys
@@ -319,7 +319,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     return WatchedPolicy(group["name"], env, policy, f"{who} in {group['name']}")
 
 
-command = HydraCommand("watch")
+command = HydraCommand("watch", words_as("checkpoint"))
 main = command.line(run)
 
 if __name__ == "__main__":

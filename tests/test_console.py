@@ -191,6 +191,7 @@ MISTAKES = {
     "--total-frames=1e5": "--total-frames key=value",
     "--cofnig-dir=mine": "--cofnig-dir '--config-dir'",
     "gama=0.9": "gama 'agent.gamma'",
+    "agent ppo": "agent: 'agent=<name>'",
     "resume=complete": "resume complete 1,000 total_frames",
     "resume=complete total_frames=2000 until=1000": "resume 1,000 until",
 }

@@ -181,7 +181,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
         (["checkpoint=x", "policy=best"], "policy: 'best', allowed with a checkpoint or an agent: greedy, explore"),
         (["policy=apf"], "env: missing, which world to act in: env=<group>"),
         (["policy=orka", "env=marinenav"], "policy: .* no 'orka', did you mean .orca.. allowed: greedy, explore, orca"),
-        (["checkpoint=x", "device=tpu9"], "device: 'tpu9' cannot be used"),
+        (["x", "device=tpu9"], "device: 'tpu9' cannot be used"),
         (["checkpoint=x", "episodes_file=/none.json"], "episodes_file: /none.json cannot be read"),
         (["checkpoint=x", "episodes_file=BAD"], "episodes_file: .*bad.json: not valid JSON"),
         (["checkpoint=x", "output=BAD"], "output: .*bad.json cannot be made"),
