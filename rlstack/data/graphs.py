@@ -74,11 +74,14 @@ class CudaGraph:
         stream = torch.cuda.current_stream()
         drawn = [generator.get_state() for generator in self._generators]
         try:
+            # From torch 2.12 on, the end of a recording frees the workspaces of cuBLAS on its stream, also those that
+            # other recordings use (pytorch/pytorch#193402). After the end of a small one, this one gets its own.
+            self._recorded(_little)
             return self._recorded(function)
         except BaseException:
             # Torch stays on the recording's stream, and its generators in the mode of recording until one succeeds.
             torch.cuda.set_stream(stream)
-            self._recorded(lambda: torch.zeros(1, device="cuda"))
+            self._recorded(_little)
             for generator, state in zip(self._generators, drawn):
                 generator.set_state(state)
             raise
@@ -119,6 +122,10 @@ class CudaGraph:
                 generator.graphsafe_set_state(state)
 
         return enter
+
+
+def _little() -> Tensor:
+    return torch.zeros(1, device="cuda")
 
 
 GRAPHS: dict[str, Any] = {"cuda": CudaGraph}

@@ -274,6 +274,7 @@ def test_two_lanes_of_a_gpu_share_neither_streams_nor_states_of_generators(monke
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: None)
     monkeypatch.setattr(CudaGraph, "_lanes", {})
     back, *lanes = (CudaGraph.lane(torch.device("cuda:0"), own) for own in (False, True, True))
     seen = []
@@ -286,6 +287,36 @@ def test_two_lanes_of_a_gpu_share_neither_streams_nor_states_of_generators(monke
     assert all(generator.state.startswith("clone") for generator in generators)
     back()
     assert now["stream"] == "default" and {generator.state for generator in generators} == {"of the caller"}
+
+
+def test_each_recording_on_a_gpu_has_a_workspace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of one frees the workspace of its stream (pytorch/pytorch#193402), which no other may have then."""
+    workspaces: dict[str, int] = {}  # of streams: the number of the recording in whose memory it is
+    numbers, current = count(), list[int]()
+
+    class Graph:
+        def __init__(self) -> None:
+            self.number = next(numbers)
+
+        def __del__(self) -> None:
+            workspaces.clear()
+
+    @contextmanager
+    def recording(graph: Graph, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        current.append(graph.number)
+        yield
+
+    def multiplies() -> tuple[int, int]:
+        return current[-1], workspaces.setdefault("stream of all recordings", current[-1])
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "default")
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: multiplies())
+    kept = [CudaGraph([]), CudaGraph([])]
+    for graph in kept:
+        own, workspace = graph.record(multiplies)
+        assert own == workspace
 
 
 def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_they_were(
