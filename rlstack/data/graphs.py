@@ -88,7 +88,7 @@ class CudaGraph:
 
     def _recorded(self, function: Callable[[], Any]) -> Any:
         self._graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
+        for generator in self._generators if torch.__version__ < "2.14" else ():  # torch itself does it from then on
             self._graph.register_generator_state(generator)
         # Other threads, such as those that write a checkpoint, may use the GPU meanwhile.
         stream = self._lanes.get(torch.cuda.current_stream())

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from rlstack.data import graphs
 from rlstack.data.graphs import CudaGraph, Recorded
@@ -317,6 +319,22 @@ def test_each_recording_on_a_gpu_has_a_workspace_of_its_own(monkeypatch: pytest.
     for graph in kept:
         own, workspace = graph.record(multiplies)
         assert own == workspace
+
+
+@pytest.mark.parametrize(("version", "registered"), [("2.11.0+cu128", True), ("2.13.0", True), ("2.14.1", False)])
+def test_generators_are_registered_where_torch_does_not_do_it(
+    monkeypatch: pytest.MonkeyPatch, version: str, registered: bool
+) -> None:
+    """Torch 2.14 warns of the call as of a deprecated one."""
+    generator, calls = SimpleNamespace(device=torch.device("cuda"), get_state=lambda: None), list[Any]()
+    graph = SimpleNamespace(register_generator_state=calls.append)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "default")
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: None)
+    CudaGraph([generator]).record(lambda: None)  # type: ignore[list-item]
+    assert (generator in calls) == registered
 
 
 def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_they_were(

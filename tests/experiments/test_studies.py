@@ -20,7 +20,7 @@ from experiments.marinenav.offline import Results, gain, pooled
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
 from experiments.recorded.curves import draw, summary
 from experiments.reference_scores.deep_sea import DeepSea
-from experiments.rocket.ablation import KEPT, EVERYTHING, variants, won
+from experiments.rocket.ablation import EVERYTHING, KEPT, variants, won
 from experiments.runs import logged
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 from rlstack.envs.rocket.rewards import TERMS
