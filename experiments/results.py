@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
 from rlstack.envs.foundation.files import write_json
@@ -82,21 +81,6 @@ def join_csv(file: Path, keys: Sequence[str], columns: Sequence[str], rows: Rows
     every = sorted([*(row for row in read_csv(file) if place(row) not in new), *rows], key=place)
     write_csv(file, [*keys, *columns], every)
     return every
-
-
-def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> None:
-    """Draws the mean of some curves, and the range between their least and greatest values."""
-    values = np.asarray(curves, dtype=float)
-    (line,) = axis.plot(places, values.mean(0), label=label)
-    axis.fill_between(places, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)
-
-
-def draw_arms(axis: Axes, rows: Rows, column: str, place: str, titles: Mapping[str, str] | None = None) -> None:
-    """Draws the returns of each arm, a value of ``column`` with its title: mean and range over the seeds."""
-    for arm in dict.fromkeys(row[column] for row in rows):
-        own = by_place([row for row in rows if row[column] == arm], place, "return")
-        draw_range(axis, *own, titles[arm] if titles else arm)
-    axis.set(xlabel=place, ylabel="greedy return")
 
 
 def draw_seeds(axis: Axes, rows: Rows, value: str, clock: str, label: str = "seed {}", **style: Any) -> None:

@@ -4,8 +4,8 @@
     python -m experiments.benchmarks.equal_ppo LunarLander-v3 HalfCheetah-v5        # extras box2d, mujoco
 
 Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
-of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``,
-written after each run, and ``results/equal_ppo.png``. Curves that it has are not measured again.
+of twenty equal parts of the run, in one process with one thread. ``results/equal_ppo.json`` beside this file is written
+after each run. Curves that it has are not measured again.
 
     python -m experiments.benchmarks.equal_ppo LunarLander-v3 --same-data
 
@@ -29,9 +29,8 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 import rlstack
-from experiments.results import draw_range, interval, join, markdown, saved
+from experiments.results import interval, join, markdown, saved
 from rlstack import envs
-from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 from .timing import RESULTS, circumstances
@@ -268,18 +267,6 @@ def table(result: dict[str, Any]) -> str:
     return markdown("task | frames | library | seeds | mean return of the run | p | of its last quarter | p", rows)
 
 
-def draw(result: dict[str, Any], file: Path) -> None:
-    """Draws a panel for each task with mean and range over the seeds."""
-    tasks = result["tasks"]
-    with saved_figure(file, "", len(tasks), len(tasks), (5.5, 3.6)) as axes:
-        for axis, (task, entry) in zip(axes, tasks.items()):
-            frames = (np.arange(PARTS) + 0.5) * entry["settings"]["frames"] / PARTS
-            for library, curves in entry["curves"].items():
-                if curves:
-                    draw_range(axis, frames.tolist(), list(curves.values()), library)
-            axis.set(title=f"PPO, {task}", xlabel="frames", ylabel="return of training episodes")
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,9 +296,7 @@ def main() -> None:
         measured = kept["measured"] + ([] if about in kept["measured"] else [about])
         entry = {"settings": plain, "measured": measured, "curves": {library: {seed: curve}}}
         join(file, {"tasks": {task: entry}})
-    result = saved(file)
-    draw(result, arguments.out / "equal_ppo.png")
-    print(table(result))
+    print(table(saved(file)))
 
 
 if __name__ == "__main__":

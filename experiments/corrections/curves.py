@@ -5,7 +5,7 @@
 
 V-trace's lag is exact, in one process: the acting policy has the weights of a fixed number of updates ago, like a
 worker that does not wait, so a seed repeats a run. Each study writes ``<study>.csv`` (greedy return of each
-evaluation), ``<study>.json`` (areas under the curves with their intervals) and ``<study>.png`` beside this file.
+evaluation) and ``<study>.json`` (areas under the curves with their intervals) beside this file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from experiments.results import by_place, draw_arms, interval, markdown, write_csv
+from experiments.results import by_place, interval, markdown, write_csv
 from experiments.runs import options
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -29,7 +28,6 @@ from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
@@ -105,15 +103,6 @@ def table(result: dict[str, Any]) -> str:
     return markdown("arm | seeds | area | last quarter", rows)
 
 
-def draw(rows: list[dict[str, Any]], file: Path) -> None:
-    """Draws mean and range over the seeds of each arm, with a panel for each agent."""
-    agents = list(dict.fromkeys(row["arm"].partition(",")[0] for row in rows))
-    with saved_figure(file, "", len(agents), len(agents), (5.5, 3.6), sharey=True) as axes:
-        for axis, agent in zip(axes, agents):
-            draw_arms(axis, [row for row in rows if row["arm"].startswith(f"{agent},")], "arm", "frames")
-            axis.set_title(agent)
-
-
 def main() -> None:
     """Command line."""
     parser = options(__doc__, __file__)
@@ -130,7 +119,6 @@ def main() -> None:
     result = summary(rows, time.process_time() - begun)
     write_json(arguments.out / f"{study}.json", result)
     write_csv(arguments.out / f"{study}.csv", ("arm", "seed", "frames", "return"), rows)
-    draw(rows, arguments.out / f"{study}.png")
     print(table(result))
 
 

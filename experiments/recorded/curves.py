@@ -4,21 +4,18 @@
 
 SAC stops after 5,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
 options of their yaml files except smaller networks and larger learning rates. Results beside this file:
-``curves.csv`` (greedy return of each evaluation), ``curves.json`` (returns of the last one with their intervals) and
-``curves.png``.
+``curves.csv`` (greedy return of each evaluation) and ``curves.json`` (returns of the last one with their intervals).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.results import draw_arms, markdown, write_csv
+from experiments.results import markdown, write_csv
 from experiments.runs import cost, evaluations, logged, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
-from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
@@ -65,13 +62,6 @@ def table(result: dict[str, Any]) -> str:
     return markdown("agent | greedy return | 95 % | by seed | CPU-min", rows)
 
 
-def draw(rows: Rows, taught: float, file: Path) -> None:
-    """Draws mean and range over the seeds of each agent."""
-    with saved_figure(file, "", size=(6, 3.8)) as (axis,):
-        draw_arms(axis, rows, "agent", "updates", AGENTS)
-        axis.axhline(taught, color="grey", linestyle=":", label="SAC, stopped early")
-
-
 def main() -> None:
     """Command line."""
     arguments = options(__doc__, __file__, "runs/recorded").parse_intermixed_args()
@@ -85,7 +75,6 @@ def main() -> None:
     rows = [{**row, "updates": row["frames"] // BATCH} for row in evaluations(trained, "agent")]
     write_csv(arguments.out / "curves.csv", ("agent", "seed", "updates", "return"), rows)
     write_json(arguments.out / "curves.json", summary(rows, minutes, taught))
-    draw(rows, taught, arguments.out / "curves.png")
 
 
 if __name__ == "__main__":

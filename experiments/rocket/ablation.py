@@ -4,8 +4,8 @@
 
 The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, with one
 thread each. The score is the share of games won against the rules in the last quarter of the training, with random
-beginnings and draws counted as not won; evaluations are left out. Results beside this file: ``ablation.json`` and
-``ablation.png``; ``python -m experiments.tables`` writes the table into the README.
+beginnings and draws counted as not won; evaluations are left out. The result is ``ablation.json`` beside this file;
+``python -m experiments.tables`` writes its table into the README.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from experiments.runs import logged, options, train_arms
 from rlstack.config import conf_dir
 from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rocket.rewards import MODES, TERMS
-from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import wilson_interval
 
 EVERYTHING = "all groups"
@@ -67,17 +66,6 @@ def won(run: Path) -> tuple[float, float, float]:
     return (wins / games, *wilson_interval(round(wins), round(games)))
 
 
-def draw(games: dict[str, tuple[float, float, float]], path: Path) -> None:
-    """Draws a bar for every variant, with its interval."""
-    names = list(games)[::-1]
-    shares = [games[name][0] for name in names]
-    around = [[games[name][0] - games[name][1] for name in names], [games[name][2] - games[name][0] for name in names]]
-    with saved_figure(path, "", size=(7, 0.5 * len(games) + 1.2)) as (axis,):
-        axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
-        axis.axvline(games[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
-        axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
-
-
 def table(result: Mapping[str, Any]) -> str:
     """Returns a row for each variant."""
     games = result["won"]
@@ -105,7 +93,6 @@ def main() -> None:
     games = {name: won(run) for name, runs in train_arms(arms, arguments).items() for run in runs.values()}
     result = {"frames": arguments.frames, "seed": seed, "won": games}
     write_json(arguments.out / "ablation.json", result)
-    draw(games, arguments.out / "ablation.png")
     print(table(result))
 
 

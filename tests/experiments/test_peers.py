@@ -112,8 +112,6 @@ def test_curves_are_measured_once_for_the_same_settings(tmp_path: Path, monkeypa
 
     for task, seeds in [("a", "0"), ("b", "0"), ("a", "01")]:
         run(100, task, seeds)
-        monkeypatch.setattr(equal_ppo, "draw", lambda *_: None)  # which takes a second
-    assert (tmp_path / "equal_ppo.png").read_bytes().startswith(b"\x89PNG")
     refused(SystemExit, "has curves of a with other settings", run, 200, "a", "0")
     assert trained == [("a", 0), ("b", 0), ("a", 1)]
     tasks = json.loads((tmp_path / "equal_ppo.json").read_text())["tasks"]

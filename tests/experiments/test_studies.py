@@ -18,7 +18,7 @@ from experiments.corrections import curves
 from experiments.marinenav import benchmark, quality
 from experiments.marinenav.offline import Results, gain, pooled
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
-from experiments.recorded.curves import draw, summary
+from experiments.recorded.curves import summary
 from experiments.reference_scores.deep_sea import DeepSea
 from experiments.rocket.ablation import EVERYTHING, KEPT, variants, won
 from experiments.runs import logged
@@ -76,7 +76,7 @@ def test_unknown_names_are_refused() -> None:
     refused(SystemExit, "chess: neither a world nor an agent; known: rocket, ", operations.main, ["chess"])
 
 
-# -- The curves of off-policy corrections: each arm runs, the lag is exact, and a picture is written -----------------
+# -- The curves of off-policy corrections: each arm runs, and the lag is exact -----------------
 
 
 def test_late_data_are_those_of_weights_so_many_updates_ago(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_late_data_are_those_of_weights_so_many_updates_ago(monkeypatch: pytest.
     assert seen == [0, 0, 0, 256, 512]
 
 
-def test_areas_and_pictures(tmp_path: Path) -> None:
+def test_areas_under_curves() -> None:
     rows = [
         {"arm": arm, "seed": seed, "frames": 10 * point, "return": float(point + seed)}
         for arm in ("A2C, no lag", "PPO, no lag")
@@ -113,8 +113,6 @@ def test_areas_and_pictures(tmp_path: Path) -> None:
     ]
     told = curves.summary(rows, 1.0)["arms"]["A2C, no lag"]
     assert told["areas"] == [5.5, 6.5] and told["area"] == 6.0 and told["last quarter"] == 10.5  # mean of 9, 10 and 11
-    curves.draw(rows, tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 # -- The deep sea: only the diver who never turns left finds the treasure --------------------------------------------
@@ -192,12 +190,10 @@ RETURNS = [
 ]
 
 
-def test_the_last_evaluation_of_each_seed_counts(tmp_path: Path) -> None:
+def test_the_last_evaluation_of_each_seed_counts() -> None:
     told = summary(RETURNS, {"bc": [1.0, 3.0], "iql": [2.0]}, -5.0)["agents"]
     assert told["bc"]["returns"] == {0: 2.0, 1: 3.0} and told["bc"]["mean"] == 2.5
     assert told["iql"]["mean"] == 12.5 and told["bc"]["cpu_minutes"] == 2.0
-    draw(RETURNS, -5.0, tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 # -- The table of the experiment on recorded episodes, for made-up results -------------------------------------------
