@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -261,6 +260,8 @@ def box(
 
 @lru_cache(maxsize=64)
 def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    import matplotlib  # takes a third of a second, and most runs draw nothing
+
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[bold], size)
 
 
