@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,17 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> TrainConfig
         ConfigError: the configuration has a mistake; no work has begun.
     """
     from rlstack.training.config import TrainConfig, with_length
+
+    drawn = {key: dimension.draw(Random(0)) for key, dimension in space.items()}
+    return build(TrainConfig, with_length(composed(compose, fixed, drawn)))
+
+
+def composed(compose: Compose, fixed: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the resolved configuration of a run with these values of the options that vary."""
     from rlstack.training.run import debugged
 
-    drawn = [assignment(key, dimension.draw(Random(0))) for key, dimension in space.items()]
-    composed = compose([*fixed, *drawn])
-    plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
-    return build(TrainConfig, with_length(plain))
+    whole = compose([*fixed, *starmap(assignment, values.items())])
+    return debugged(to_plain(OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])))
 
 
 def job(run: Path, beginning: Sequence[str], always: Sequence[str] = ()) -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from random import Random
@@ -22,11 +23,12 @@ from omegaconf import OmegaConf
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import check_named, links_in, sign, sign_copy
 from rlstack.config.errors import writing
+from rlstack.config.overrides import override, readable
 from rlstack.envs.foundation.files import check_regular, write_json
 from rlstack.runs.manifest import check, sealed
 
 from .folder import JOBS, telling
-from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
+from .jobs import Compose, Launch, check_settings, checked, composed, job, reached, show_scores, tell_failures, wait_for
 from .space import Space, assignment, check_values, split
 
 KIND = "population"
@@ -84,13 +86,22 @@ class Population:
         space: the options that vary.
         total_frames: length of a member's run over all generations.
         settings: other settings by name that must stay equal for a population to continue.
+        composed: function that returns the configuration of a run with these hyperparameters, some of whose options may
+            refer to them (``${agent.lr}``); None: no option does.
 
     Raises:
         ConfigError: the folder holds a population with other settings, or its file cannot be read.
     """
 
-    def __init__(self, config: PopulationConfig, space: Space, total_frames: int, settings: dict[str, Any]) -> None:
-        self.config, self.space, self.total_frames = config, space, total_frames
+    def __init__(
+        self,
+        config: PopulationConfig,
+        space: Space,
+        total_frames: int,
+        settings: dict[str, Any],
+        composed: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self.config, self.space, self.total_frames, self._composed = config, space, total_frames, composed
         self.folder = Path(config.folder)
         ours = {key: value for key, value in asdict(config).items() if key not in ("folder", "params")}
         described = {key: str(dimension) for key, dimension in space.items()}
@@ -120,7 +131,8 @@ class Population:
             if generation.state == "planned":
                 for index, member in enumerate(generation.members):
                     if member.copied_from is not None:
-                        self._copy(self.run(member.copied_from), self.run(index), member.hyperparameters)
+                        source, target = self.run(member.copied_from), self.run(index)
+                        self._copy(source, target, member.hyperparameters, self.referring(member))
                 generation.state = "training"
                 self._write()
             if generation.state == "training":
@@ -156,6 +168,17 @@ class Population:
             following[index] = PopulationMember(values, copied_from=source)
         return following
 
+    def referring(self, member: PopulationMember) -> dict[str, Any]:
+        """Returns the options of a copy in the latest generation that change with the hyperparameters to which they
+        refer, by key."""
+        from rlstack.training.config import differing
+
+        if self._composed is None or member.copied_from is None:
+            return {}
+        now, before = member.hyperparameters, self.generations[-2].members[member.copied_from].hyperparameters
+        changed = differing(self._composed(now), self._composed(before))
+        return {key: value for key, value, _ in changed if not any(f"{key}.".startswith(f"{name}.") for name in now)}
+
     def lineage(self, member: int) -> list[int]:
         """Returns a member's ancestry: itself, the member that it copied last, the one which that had copied, ..."""
         line = [member]
@@ -171,7 +194,9 @@ class Population:
         self._write()
 
     @staticmethod
-    def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
+    def _copy(
+        source: Path, target: Path, hyperparameters: dict[str, Any], referring: Mapping[str, Any] | None = None
+    ) -> None:
         """Copies the source's run to the target with other hyperparameters. A source is never a target."""
         from rlstack.runs.manifest import MANIFEST
         from rlstack.runs.run_directory import RunDirectory
@@ -184,6 +209,8 @@ class Population:
         words = [*starmap(assignment, hyperparameters.items())]
         for entry in OverridesParser.create().parse_overrides(words):  # as a command line sets them
             OmegaConf.update(stored, entry.key_or_group, entry.value(), merge=False)
+        for key, value in (referring or {}).items():
+            OmegaConf.update(stored, key, value, merge=False)
         stored["run_dir"] = str(target)
         RunDirectory(temporary).write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
         shutil.rmtree(target, ignore_errors=True)
@@ -240,7 +267,12 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
     run = checked(compose, space, fixed)
-    population = Population(config, space, run.total_frames, {"arguments": fixed})
+    population = Population(config, space, run.total_frames, {"arguments": fixed}, partial(composed, compose, fixed))
+
+    def assignments(member: PopulationMember) -> Iterator[str]:
+        yield from starmap(assignment, member.hyperparameters.items())
+        for key, value in population.referring(member).items():
+            yield from readable(override(key, value))
 
     def train(generation: Generation) -> None:
         number = population.generations.index(generation)
@@ -250,7 +282,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
             job(
                 population.run(index),
                 [*fixed, f"seed={run.seed + index}"],
-                [*starmap(assignment, member.hyperparameters.items()), f"until={until}"],
+                [*assignments(member), f"until={until}"],
             )
             for index, member in enumerate(generation.members)
             if not reached(population.run(index), generation.until)

@@ -303,6 +303,18 @@ def test_weights_and_hyperparameters_spread_and_all_of_it_is_written_down(tmp_pa
             assert member["score"] == pytest.approx(before["members"][source]["score"] + gained)
 
 
+def test_options_that_refer_to_a_hyperparameter_follow_it_in_a_copy(tmp_path: Path) -> None:
+    subject = population(tmp_path, members=2, generations=2)
+    subject._composed = lambda values: {"agent": {"lr": values["agent.lr"], "lr_critic": 3 * values["agent.lr"]}}
+    subject.evolve(trainer(subject))
+    ((index, copied),) = [
+        entry for entry in enumerate(subject.generations[1].members) if entry[1].copied_from is not None
+    ]
+    expected = 3 * copied.hyperparameters["agent.lr"]
+    assert subject.referring(copied) == {"agent.lr_critic": expected}
+    assert OmegaConf.load(subject.run(index) / "config.yaml").agent.lr_critic == expected
+
+
 def test_a_copy_logs_to_a_wandb_run_of_its_own(tmp_path: Path) -> None:
     subject = population(tmp_path, generations=1)
     subject.evolve(trainer(subject))

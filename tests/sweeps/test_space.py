@@ -286,6 +286,7 @@ def table(output: str) -> dict[str, str]:
 def test_a_population_trains_and_is_complete_then(tmp_path: Path) -> None:
     options = ["hydra/sweeper=pbt", "hydra.sweeper.members=3", "hydra.sweeper.generations=2"]
     options += ["agent.lr=tag(log,interval(1e-4,1e-2))", "agent.gae_lambda=0.9,0.98", "seed=5"]
+    options += ["agent.entropy_coefficient=${agent.lr}"]
     first = sweep(*options, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     folder = tmp_path / "runs" / "population"
@@ -296,6 +297,7 @@ def test_a_population_trains_and_is_complete_then(tmp_path: Path) -> None:
         run = folder / f"member_{index}"
         config = (run / "config.yaml").read_text()
         assert f"lr: {member['hyperparameters']['agent.lr']}" in config
+        assert f"entropy_coefficient: {member['hyperparameters']['agent.lr']}" in config
         source = member["copied_from"] if index == copied else index
         assert f"seed: {5 + source}\n" in config and "until: null" in config
         assert (run / "checkpoints" / "checkpoint_000000000512.pt").is_file()
