@@ -20,7 +20,7 @@ from .folder import take_results
 from .space import Space, assignment
 
 if TYPE_CHECKING:
-    from rlstack.training.config import TrainConfig
+    from rlstack.training.config import ObjectiveConfig, TrainConfig
 
 Launch = Callable[[Sequence[Sequence[str]], int], Any]
 """Runs jobs, given as overrides with the number of the first; returns when all have ended."""
@@ -101,6 +101,16 @@ def reached(run: Path, until: int) -> bool:
     latest = directory.checkpoints.latest()
     frames = -1 if latest is None else int(latest.stem.partition("_")[2])
     return frames >= until and directory.evaluation(frames).is_file()
+
+
+def scores_so_far(run: Path, objective: ObjectiveConfig) -> list[float]:
+    """Returns the objective of a run after each row that has its metric; empty if it has not been logged yet."""
+    from rlstack.training.loggers import scores
+
+    try:
+        return scores(run, objective)
+    except ConfigError:
+        return []
 
 
 def show_scores(

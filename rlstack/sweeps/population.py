@@ -28,7 +28,19 @@ from rlstack.envs.foundation.files import check_regular, write_json
 from rlstack.runs.manifest import check, sealed
 
 from .folder import JOBS, telling
-from .jobs import Compose, Launch, check_settings, checked, composed, job, reached, show_scores, tell_failures, wait_for
+from .jobs import (
+    Compose,
+    Launch,
+    check_settings,
+    checked,
+    composed,
+    job,
+    reached,
+    scores_so_far,
+    show_scores,
+    tell_failures,
+    wait_for,
+)
 from .space import Space, assignment, check_values, split
 
 KIND = "population"
@@ -262,8 +274,6 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
     Raises:
         ConfigError: options or arguments have a mistake, before any work; or all members fail.
     """
-    from rlstack.training.loggers import score
-
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
     run = checked(compose, space, fixed)
@@ -296,7 +306,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
         tell_failures(population.folder / JOBS)  # a failed member continues as a copy of another
         for index, member in enumerate(generation.members):
             if reached(population.run(index), generation.until):
-                value = score(population.run(index), run.objective)
+                *_, value = math.nan, *scores_so_far(population.run(index), run.objective)
                 member.score = value if math.isfinite(value) else None
 
     population.evolve(train)

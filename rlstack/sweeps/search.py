@@ -28,7 +28,18 @@ from rlstack.runs.manifest import changed, check, sealed
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS, telling
-from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
+from .jobs import (
+    Compose,
+    Launch,
+    check_settings,
+    checked,
+    job,
+    reached,
+    scores_so_far,
+    show_scores,
+    tell_failures,
+    wait_for,
+)
 from .space import RangeDimension, Space, assignment, check_values, split
 
 if TYPE_CHECKING:
@@ -276,15 +287,11 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
 def _ended(run: Path, objective: ObjectiveConfig) -> tuple[bool, list[float]]:
     """Returns whether the run of a trial has reached its end, and the scores of its evaluations."""
     from rlstack.runs.run_directory import RunDirectory
-    from rlstack.training.loggers import METRICS_FILE, scores
+    from rlstack.training.loggers import METRICS_FILE
 
     if not (run / METRICS_FILE).is_file() or not (run / "config.yaml").is_file():
         return False, []
-    try:
-        history = scores(run, objective)
-    except ConfigError:  # the run was killed before its first evaluation
-        history = []
-    return reached(run, RunDirectory.open(run).read_config()["total_frames"]), history
+    return reached(run, RunDirectory.open(run).read_config()["total_frames"]), scores_so_far(run, objective)
 
 
 class Pruning(Hook):
@@ -299,9 +306,8 @@ class Pruning(Hook):
         self._study, self._number = open_study(config), number
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        from rlstack.training.loggers import scores
-
-        if falls_behind(self._study, self._number, scores(training.run.path, training.config.objective)):
+        known = scores_so_far(training.run.path, training.config.objective)
+        if falls_behind(self._study, self._number, known):
             training.event(f"pruned at {training.frames:,} frames: it falls behind the trials before it")
             training.finish()
 

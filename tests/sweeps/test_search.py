@@ -186,26 +186,32 @@ def test_a_line_that_a_killed_process_left_is_cut(tmp_path: Path) -> None:
     assert search(tmp_path).batch() == drawn and file.read_bytes() == whole
 
 
+SHORT: dict[str, Any] = {
+    **{"agent": "ppo", "env": "cartpole", "env.num_worlds": 4, "agent.steps_per_batch": 32, "total_frames": 512},
+    **{"threads": 1, "eval.every": 128, "eval.episodes": 2, "logger": "csv", "device": "cpu"},
+}
+
+
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:
     """CartPole's return is at most 500; the previous trial has a higher one, except at first."""
     subject = search(tmp_path, n_jobs=1, n_trials=2, pruner_trials=1)
     assert subject.batch() == [0]
     subject.finish({0: (True, [-1.0, 1000.0, 1000.0, 1000.0])})
     assert subject.batch() == [1]
-    options: dict[str, Any] = {
-        "env": "cartpole",
-        "env.num_worlds": 4,
-        "agent.steps_per_batch": 32,
-        "total_frames": 512,
-        "threads": 1,
-    }
-    options |= {"eval.every": 128, "eval.episodes": 2, "logger": "csv", "device": "cpu"}
     pruning = Pruning(subject.config, 1)
-    ended = rlstack.train(agent="ppo", hooks=[pruning], run_dir=str(subject.run(1)), quiet=True, **options)
+    ended = rlstack.train(hooks=[pruning], run_dir=str(subject.run(1)), quiet=True, **SHORT)
     assert [row["frames"] for row in ended.metrics if "eval/return" in row] == [128, 256]
     assert falls_behind(subject.study, 1, scores(subject.run(1), ObjectiveConfig()))
     subject.finish({1: (False, [0.0, ended.score])})
     assert states(subject) == ["COMPLETE", "PRUNED"]
+
+
+def test_a_metric_that_is_first_logged_after_an_evaluation(tmp_path: Path) -> None:
+    subject = search(tmp_path, n_trials=1)
+    subject.batch()
+    options = {**SHORT, "log_every": 512, "objective.metric": "train/return"}
+    ended = rlstack.train(hooks=[Pruning(subject.config, 0)], run_dir=str(subject.run(0)), quiet=True, **options)
+    assert ended.metrics[-1]["frames"] == 512 and math.isfinite(ended.score)
 
 
 # -- Populations with a stand-in for training: a run's score is its frames times its learning rate -------------------
