@@ -244,8 +244,12 @@ def state_digest(state: dict[str, Any]) -> str:
 
 
 def deciding(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entries of a state that :func:`state_digest` covers."""
-    return {key: state[key] for key in _DECIDING if key in state}
+    """Returns the entries of a state that :func:`state_digest` covers.
+
+    The worlds of a run on recorded data are none of them, as nobody acts there.
+    """
+    unused = ("env", "other_ranks_env") if "data" in state else ()
+    return {key: state[key] for key in _DECIDING if key in state and key not in unused}
 
 
 _DECIDING = (

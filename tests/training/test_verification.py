@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -216,6 +217,17 @@ def test_without_the_replay_buffer_only_the_seed_repeats(tmp_path: Path, rlstack
     end = rlstack_command("verify", str(run))
     assert end.status == 2 and "without the replay buffer only from=0 repeats exactly" in end.err
     assert rlstack.verify(run, quiet=True, **{"from": 0}).equal
+
+
+def test_a_run_on_recorded_data_repeats_in_a_world_that_cannot_be_saved(tmp_path: Path) -> None:
+    seen, flags = np.random.default_rng(0).normal(size=(65, 4)).astype(np.float32), np.zeros((64, 1), dtype=bool)
+    arrays = {"observation": seen[:-1], "next/observation": seen[1:], "action": np.arange(64) % 2}
+    arrays |= {"next/reward": np.ones((64, 1)), "next/terminated": flags, "next/truncated": flags}
+    np.savez(tmp_path / "data.npz", **arrays)
+    words = ["agent=dqn", "env=gymnasium", "env.id=CartPole-v1", "env.workers=0", "agent.batch_size=6"]
+    run = rlstack.train(*RUN, *words, f"data={tmp_path / 'data.npz'}", f"run_dir={tmp_path / 'run'}", quiet=True).path
+    found = rlstack.verify(run, quiet=True)
+    assert found.equal and found.start > 0, str(found)
 
 
 @exhaustive("word", ["best", "best.pt"])
