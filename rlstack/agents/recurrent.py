@@ -190,8 +190,9 @@ class EpisodeStarts:
             flag = tensordict.get(key, None)
             if flag is None:
                 continue
-            flag = flag.bool().reshape(flag.shape[:-1] if flag.shape[-1:] == (1,) and flag.dim() > 1 else flag.shape)
-            flag = flag.reshape(*flag.shape, *[1] * (len(lead) - flag.dim())).expand(lead)
+            single = flag.shape[-1:] == (1,) and (flag.dim() > 1 or not lead)  # a flag of an unbatched env is [1], too
+            flag = flag.bool().reshape(flag.shape[:-1] if single else flag.shape)
+            flag = flag.reshape([*flag.shape, *[1] * (len(lead) - flag.dim())]).expand(lead)
             flags = flag if flags is None else flags | flag
         return flags
 
