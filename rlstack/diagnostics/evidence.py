@@ -400,7 +400,8 @@ def _inputs(evidence: Evidence) -> dict[str, Any]:
     if agent.normalizer is not None and evidence.frames >= 1000:
         moments: list[Any] = list(agent.normalizer.moments)
         known["normalizer_count"] = min(float(entry.count) for entry in moments)
-        known["normalizer_share"] = known["normalizer_count"] / evidence.frames
+        if evidence.config.get("data") is None:  # otherwise frames are draws of the same observations
+            known["normalizer_share"] = known["normalizer_count"] / evidence.frames
         known |= {"normalized_offset": offset, "normalized_spread": spread}
     if (reads := greedy_normalizes(agent, part)) is not None:
         known["greedy_normalizes"] = int(reads)
