@@ -155,11 +155,15 @@ def prepare(config: SpeedConfig, plain: dict[str, Any]) -> MeasuredTraining:
     Raises:
         ConfigError: an option does not exist or does not fit, or CPU time is requested for work in other processes.
     """
-    from rlstack.training.config import TrainConfig
+    from rlstack.training.config import TrainConfig, offline_options
 
     # In one process, because workers cannot be inspected. Schedules are half-way through a run of any length.
     alone = {"collector": {**plain["collector"], "backend": "direct", "workers": 1}}
-    training = build(TrainConfig, {**plain, **alone, "total_frames": plain["total_frames"] or 1_000_000})
+    plain = {**plain, **alone, "total_frames": plain["total_frames"] or 1_000_000}
+    training = build(TrainConfig, plain)
+    if training.data is not None:
+        plain = offline_options(plain)
+        training = build(TrainConfig, plain)
 
     import torch
 

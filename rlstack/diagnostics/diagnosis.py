@@ -63,7 +63,7 @@ def diagnose(
     here = environment()
     machine = {name: here[name] for name in ("processor", "instruction_set", "gpu")} | here["versions"]
     machine |= {"cores": cores(), "cpu_share": used}
-    options = {name: to_plain(getattr(config, name)) for name in ("agent", "env", "collector", "log_every")}
+    options = {name: to_plain(getattr(config, name)) for name in ("agent", "env", "collector", "log_every", "data")}
     record: dict[str, Any] = {"schema": SCHEMA, "created": here["started"], "subject": described(measured)}
     record |= {"machine": machine, "config": options, "tests": results}
     return {**record, "verdict": [to_plain(advice) for advice in verdict(record)]}
@@ -241,7 +241,7 @@ class VerdictRules:
 
     def fewer_updates(self) -> Iterator[Advice]:
         share, config = self.share("learn"), self.config["agent"]
-        if share is None or share < 0.5:
+        if share is None or share < 0.5 or self.config.get("data") is not None:  # whose frames are draws for updates
             return
         less = "half as many take half the time, and learn less from each frame"
         if (epochs := config.get("epochs") or 0) >= 4:

@@ -35,6 +35,7 @@ from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
 from rlstack.training.monitor import GpuWatch, Monitor
 from rlstack.training.progress import Progress
+from rlstack.training.recorded import OfflineData
 
 from .measuring import MeasuredTraining, over_threads, repeat
 
@@ -265,9 +266,10 @@ def timed_run(
         total_frames=_NEVER,
     )
     timer = IterationTimer(measured, sections, profiler)
+    hooks: list[Hook] = [timer] if config.data is None else [OfflineData(config), timer]
     with (
         tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])) as training,
+        contextlib.closing(Training(config, RunDirectory(Path(folder)), measured.raw, hooks=hooks)) as training,
     ):
         # Schedules keep the length of the original run; only its end moves.
         training.agent, training.frames = measured.agent(training.env), measured.halfway

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlstack.training.loop
@@ -134,6 +135,21 @@ def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:
     diagnose(*options, "test=learn", "plots=false", f"output={tmp_path}")
     learn = result(tmp_path)["tests"]["learn"]
     assert learn["matrix_products"]["mflop"] > 0 and learn["ms_per_update"] > 0
+
+
+def test_learning_from_recorded_data_is_measured(tmp_path: Path) -> None:
+    """An update for each batch drawn: the 8 updates of an iteration draw 8 times 16 transitions."""
+    seen, flags = np.zeros((65, 4), np.float32), np.zeros((64, 1), dtype=bool)
+    arrays = {"observation": seen[:-1], "next/observation": seen[1:], "action": np.arange(64) % 2}
+    arrays |= {"next/reward": np.ones((64, 1)), "next/terminated": flags, "next/truncated": flags}
+    np.savez(tmp_path / "data.npz", **arrays)
+    options = ["agent=dqn", *ON_POLICY[1:4], "agent.batch_size=16", "agent.hidden=[8]", f"data={tmp_path / 'data.npz'}"]
+    for test in ("learn", "collect"):
+        diagnose(*options, f"test={test}", "plots=false", f"output={tmp_path / test}")
+    assert result(tmp_path / "learn")["tests"]["learn"]["batch"] == 16
+    collected = result(tmp_path / "collect")
+    assert collected["tests"]["collect"]["frames_per_iteration"] == 8 * 16
+    assert "frames_per_update" not in str(collected["verdict"])
 
 
 def prepared(*overrides: str) -> MeasuredTraining:
