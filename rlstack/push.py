@@ -23,6 +23,8 @@ from rlstack.envs.foundation.files import write_text
 _FILMS = (".mp4", ".gif")
 _PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data", "seeds")
 """Beginnings of options that a card leaves out: names of the user's places, and the number of runs beside this one."""
+_BEGUN_WITH = {"init": "<checkpoint>", "data": "<recorded transitions>"}
+"""Those without which another training would begin, and what stands for their values."""
 _STARTS = (["-m", "rlstack.train"], ["-m", "rlstack", "train"], ["rlstack", "train"])
 """What the command line of a training begins with, after Python's."""
 _SEVERAL = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
@@ -126,7 +128,8 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
         film = max(films, key=lambda path: path.stat().st_mtime_ns, default=None)
     elif film is not None and (film.suffix not in _FILMS or not film.is_file()):
         raise ConfigError(f"film: {film} is not a file {' or '.join(_FILMS)}{nearest_path(film)}")
-    agent, env = state["config"]["agent"]["name"], state["config"]["env"]["name"]
+    agent, world = state["config"]["agent"]["name"], state["config"]["env"]
+    env = str(world.get("id") or world["name"])
     scores, judged = _scores(run_folder, state["frames"])
     named_scores = {"eval/return": "mean_reward", "eval/success": "success_rate"}
     metrics = [
@@ -137,7 +140,7 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
     head = {
         "library_name": "rlstack",
         "pipeline_tag": "reinforcement-learning",
-        "tags": ["reinforcement-learning", "rlstack", "torchrl", agent, env],
+        "tags": ["reinforcement-learning", "rlstack", "torchrl", agent, *dict.fromkeys((world["name"], env))],
         "model-index": [{"name": config.to, "results": [results]}] if scores else None,
     }
     parts = [f"# {agent} in {env}", f"Trained by rlstack for {state['frames']:,} frames."]
@@ -188,7 +191,9 @@ def _trained(run_folder: Path) -> str:
         return ""
     options = [word for word in given if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
     options = [word for word in options if not word.partition("=")[2].startswith(("/", "~"))]
-    return f"rlstack train {shlex.join(options)}"
+    keys = {key for key, _, value in (word.lstrip("+").partition("=") for word in given) if value not in ("", "null")}
+    named = [f"{key}={what}" for key, what in _BEGUN_WITH.items() if key in keys]
+    return " ".join(["rlstack train", shlex.join(options), *named])
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

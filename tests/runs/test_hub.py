@@ -169,6 +169,12 @@ def test_transitions_go_to_the_hub_and_back(server: Hub, tmp_path: Path) -> None
         (["/home/me/.venv/bin/rlstack", "train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
         (["-m", "rlstack", "train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
         (["-m", "rlstack.train"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
+        (
+            ["-m", "rlstack.train", "data=/home/me/x"],
+            "rlstack train agent=acqn 'agent.hidden=[8, 8]' data=<recorded transitions>",
+        ),
+        (["-m", "rlstack.train", "init=runs/a"], "rlstack train agent=acqn 'agent.hidden=[8, 8]' init=<checkpoint>"),
+        (["-m", "rlstack.train", "init=null"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
         (["/home/me/.venv/bin/rlstack", "league", "train"], None),
         (["/home/me/.venv/bin/rlstack", "train", "-m", "seed=0,1"], None),
     ],
@@ -181,6 +187,15 @@ def test_a_card_shows_the_command_of_the_training(start: list[str], shown: str |
     rlstack.push(tmp_path / "agent.pt", "me/sailor", film="none", out=str(tmp_path / "made"), quiet=True)
     card = (tmp_path / "made/README.md").read_text()
     assert ("## Training" in card) is (shown is not None) and (shown is None or f"```\n{shown}\n```" in card)
+
+
+def test_a_card_names_the_environment_of_another_library(tmp_path: Path) -> None:
+    state = read_agent(published_file("zoo:marinenav"))
+    state["config"]["env"] = {"name": "gymnasium", "id": "CartPole-v1"}
+    write_checkpoint(tmp_path / "agent.pt", state, state["frames"])
+    rlstack.push(tmp_path / "agent.pt", "me/cart", out=str(tmp_path / "made"), quiet=True)
+    card = (tmp_path / "made/README.md").read_text()
+    assert "\n# acqn in CartPole-v1\n" in card and "- gymnasium\n- CartPole-v1\n" in card
 
 
 def test_what_a_strangers_agent_names_is_refused(server: Hub, tmp_path: Path) -> None:
