@@ -103,12 +103,12 @@ def reached(run: Path, until: int) -> bool:
     return frames >= until and directory.evaluation(frames).is_file()
 
 
-def scores_so_far(run: Path, objective: ObjectiveConfig) -> list[float]:
-    """Returns the objective of a run after each row that has its metric; empty if it has not been logged yet."""
+def scores_so_far(run: Path, objective: ObjectiveConfig, every: int | None = None) -> list[float]:
+    """Returns :func:`rlstack.training.loggers.scores`; none if the metric has not been logged yet."""
     from rlstack.training.loggers import scores
 
     try:
-        return scores(run, objective)
+        return scores(run, objective, every)
     except ConfigError:
         return []
 

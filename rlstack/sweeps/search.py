@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import optuna
 
     from rlstack.evaluation.results import Evaluation
-    from rlstack.training.config import ObjectiveConfig
+    from rlstack.training.config import ObjectiveConfig, TrainConfig
     from rlstack.training.loop import Training
 
 KIND = "search"
@@ -202,10 +202,11 @@ class Search:
             raise ConfigError(f"{self.folder}: every trial so far has failed")
         with sealed(self.folder, FILE):
             for number, state in states.items():
-                scores = [score for score in ended[number][1] if math.isfinite(score)]
+                scores = ended[number][1]
                 trial = optuna.Trial(self.study, self.study.trials[number]._trial_id)
                 for step, score in enumerate(scores):
-                    trial.report(score, step)
+                    if math.isfinite(score):
+                        trial.report(score, step)
                 self.study.tell(number, scores[-1] if state == TrialState.COMPLETE else None, state)
 
     def ranked(self) -> list[int]:
@@ -231,11 +232,11 @@ def falls_behind(study: optuna.Study, number: int, scores: Sequence[float]) -> b
     """Returns whether a trial with these scores of its evaluations is to be pruned by Optuna's median rule.
 
     A trial is pruned if its best score so far is worse than the median of the scores that complete trials before its
-    batch had after as many evaluations. Scores that are not finite do not count.
+    batch had at the same evaluation. Scores that are not finite do not count.
     """
     judged = beside(study, study.trials[number].user_attrs["known"]).ask()
-    finite = [score for score in scores if math.isfinite(score)]
-    for step, score in enumerate(finite):
+    finite = {step: score for step, score in enumerate(scores) if math.isfinite(score)}
+    for step, score in finite.items():
         judged.report(score, step)
     return bool(finite) and judged.should_prune()
 
@@ -287,11 +288,19 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
 def _ended(run: Path, objective: ObjectiveConfig) -> tuple[bool, list[float]]:
     """Returns whether the run of a trial has reached its end, and the scores of its evaluations."""
     from rlstack.runs.run_directory import RunDirectory
+    from rlstack.training.config import TrainConfig
     from rlstack.training.loggers import METRICS_FILE
 
     if not (run / METRICS_FILE).is_file() or not (run / "config.yaml").is_file():
         return False, []
-    return reached(run, RunDirectory.open(run).read_config()["total_frames"]), scores_so_far(run, objective)
+    stored = RunDirectory.open(run).read_config()
+    every = _left_out(build(TrainConfig, stored))
+    return reached(run, stored["total_frames"]), scores_so_far(run, objective, every)
+
+
+def _left_out(config: TrainConfig) -> int | None:
+    """Returns the frames between evaluations if a run may leave some out to save time; otherwise None."""
+    return config.evaluation_every if config.eval.every is None else None
 
 
 class Pruning(Hook):
@@ -306,7 +315,7 @@ class Pruning(Hook):
         self._study, self._number = open_study(config), number
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        known = scores_so_far(training.run.path, training.config.objective)
+        known = scores_so_far(training.run.path, training.config.objective, _left_out(training.config))
         if falls_behind(self._study, self._number, known):
             training.event(f"pruned at {training.frames:,} frames: it falls behind the trials before it")
             training.finish()

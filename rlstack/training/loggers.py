@@ -485,11 +485,15 @@ def score(run: Path | str, objective: ObjectiveConfig) -> float:
     return (scores(run, objective) or [math.nan])[-1]
 
 
-def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
+def scores(run: Path | str, objective: ObjectiveConfig, every: int | None = None) -> list[float]:
     """Returns the objective of a run after each row that has its metric; empty if no evaluation has finished.
 
     Evaluations leave out undefined numbers, such as the time to the goal without a success: after these the last value
     is NaN, and the others are those of the evaluations before.
+
+    Args:
+        every: frames between evaluations of which some were left out to save time; NaN stands for these. None: none
+            was.
 
     Raises:
         ConfigError: the run has not logged this metric; the message lists those it has logged.
@@ -505,5 +509,9 @@ def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
     evaluated = metric.startswith("eval/")
     rows = [row for row in rows if metric in row or (evaluated and any(name.startswith("eval/") for name in row))]
-    values = [row.get(metric, math.nan) for row in rows]
+    values: list[float] = []
+    for row in rows:
+        if evaluated and every is not None:
+            values += [math.nan] * (int(row[FRAMES]) // every - 1 - len(values))
+        values.append(row.get(metric, math.nan))
     return [float(_VALUES[objective.value](values[:count])) for count in range(1, len(values) + 1)]

@@ -124,6 +124,8 @@ def test_another_seed_tries_something_else(tmp_path: Path) -> None:
         ([9.0, 3.1], {"direction": "minimize"}, True),
         ([9.0, 2.9], {"direction": "minimize"}, False),
         ([], {}, False),
+        ([math.nan, 2.9], {}, True),  # the first evaluation was left out; the second is judged by the others' second
+        ([math.nan, math.nan, 8.9], {}, True),
     ],
 )
 def test_the_median_of_the_trials_before_prunes(

@@ -22,7 +22,7 @@ from rlstack.config import ConfigError, build
 from rlstack.data.replay import indexed
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import ObjectiveConfig
-from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger, read_metrics, score
+from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger, read_metrics, score, scores
 from rlstack.training.monitor import COLLECTING, LEARNING, Clock, GpuWatch, Hardware, Monitor, resident_bytes
 from rlstack.training.preflight import check_objective
 from tests.refusals import refused
@@ -518,3 +518,13 @@ def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     assert indexed("cuda") == torch.device("cuda:3") and indexed("cuda:1") == torch.device("cuda:1")
     assert indexed("cpu") == torch.device("cpu")
+
+
+def test_an_evaluation_that_was_left_out_keeps_its_place(tmp_path: Path) -> None:
+    """One was due every 10 frames: that at 20 and those at 40 and 50 were left out; a batch ended at frame 33."""
+    rows = "frames,eval/return,train/return\n10,1,\n20,,7\n33,2,\n60,3,\n61,4,\n"
+    (tmp_path / "metrics.csv").write_text(rows)
+    placed = scores(tmp_path, ObjectiveConfig(), every=10)
+    assert placed == pytest.approx([1, math.nan, 2, math.nan, math.nan, 3, 4], nan_ok=True)
+    assert scores(tmp_path, ObjectiveConfig()) == [1, 2, 3, 4]
+    assert scores(tmp_path, ObjectiveConfig("train/return"), every=10) == [7]
