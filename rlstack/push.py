@@ -155,7 +155,7 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
         table = f"Of the agent after {judged:,} frames, the last that was evaluated in the run:\n\n{table}"
     parts += ["## Scores", table if scores else "The agent has not been evaluated in its run."]
     parts += ["## Use", _code([_use(str(config.to), False), f"rlstack watch checkpoint=hf:{config.to}"])]
-    if trained := _trained(run_folder):
+    if trained := _trained(run_folder, state["config"].get("seed")):
         parts += ["## Training", _code([trained])]
     shown = {key: state["config"][key] for key in ("agent", "env")}
     return head, [*parts, "## Configuration", _code([yaml.safe_dump(shown, sort_keys=False).strip()], "yaml")]
@@ -178,8 +178,12 @@ def _scores(run_folder: Path, frames: int) -> tuple[dict[str, float], int]:
     return {}, frames
 
 
-def _trained(run_folder: Path) -> str:
-    """Returns the command of a run's first start, without options that name places of the user's; ``""`` if unknown."""
+def _trained(run_folder: Path, seed: int | None) -> str:
+    """Returns the command of a run's first start, without options that name places of the user's; ``""`` if unknown.
+
+    Args:
+        seed: seed of the run, which is not that of the command if it began several.
+    """
     from rlstack.training.environment import ENVIRONMENT
 
     words: Sequence[str] = []
@@ -192,6 +196,8 @@ def _trained(run_folder: Path) -> str:
     options = [word for word in given if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
     options = [word for word in options if not word.partition("=")[2].startswith(("/", "~"))]
     keys = {key for key, _, value in (word.lstrip("+").partition("=") for word in given) if value not in ("", "null")}
+    if "seeds" in keys:
+        options = [*(word for word in options if not word.startswith("seed=")), f"seed={seed}"]
     named = [f"{key}={what}" for key, what in _BEGUN_WITH.items() if key in keys]
     return " ".join(["rlstack train", shlex.join(options), *named])
 

@@ -174,6 +174,7 @@ def test_transitions_go_to_the_hub_and_back(server: Hub, tmp_path: Path) -> None
             "rlstack train agent=acqn 'agent.hidden=[8, 8]' data=<recorded transitions>",
         ),
         (["-m", "rlstack.train", "init=runs/a"], "rlstack train agent=acqn 'agent.hidden=[8, 8]' init=<checkpoint>"),
+        (["-m", "rlstack.train", "seed=5", "seeds=4"], "rlstack train agent=acqn 'agent.hidden=[8, 8]' seed=7"),
         (["-m", "rlstack.train", "init=null"], "rlstack train agent=acqn 'agent.hidden=[8, 8]'"),
         (["/home/me/.venv/bin/rlstack", "league", "train"], None),
         (["/home/me/.venv/bin/rlstack", "train", "-m", "seed=0,1"], None),
@@ -181,7 +182,7 @@ def test_transitions_go_to_the_hub_and_back(server: Hub, tmp_path: Path) -> None
 )
 def test_a_card_shows_the_command_of_the_training(start: list[str], shown: str | None, tmp_path: Path) -> None:
     state = read_agent(published_file("zoo:marinenav"))
-    write_checkpoint(tmp_path / "agent.pt", state, state["frames"])
+    write_checkpoint(tmp_path / "agent.pt", {**state, "config": {**state["config"], "seed": 7}}, state["frames"])
     command = [*start, "agent=acqn", "agent.hidden=[8, 8]", "run_dir=/home/me/run"]
     (tmp_path / "environment.json").write_text(json.dumps([{"command": command}]))
     rlstack.push(tmp_path / "agent.pt", "me/sailor", film="none", out=str(tmp_path / "made"), quiet=True)
