@@ -576,10 +576,13 @@ class SelfPlay(Hook):
         return f"{entry.name} joined the opponents ({why}), {len(pool.entries)} now"
 
     def on_log(self, training: Training) -> Mapping[str, float]:
-        """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
+        """Returns the rating, the number of opponents, and the share of games won, also against each fixed opponent.
+
+        Those against ``self``, of which one side wins as many as the other, do not count.
+        """
         pool = self._world.pool
         row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool.entries))}
-        known = [entry for entry in pool.entries if entry.games]
+        known = [entry for entry in pool.entries if entry.games and entry.source != SELF]
         if known:
             row["play/win_rate"] = sum(entry.wins for entry in known) / sum(entry.games for entry in known)
         for entry in known:

@@ -232,6 +232,15 @@ def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> No
     assert play.on_log(training)["play/win_rate_low"] == 1.0
 
 
+def test_the_share_of_games_won_leaves_out_those_against_itself(tmp_path: Path) -> None:
+    env = duel(opponents={"players": ["self", "low"], "evaluation": ["low"], "memory": 1_000_000})
+    env.pool.record([("self", 1.0), ("self", 0.0)] * 50 + [("low", 1.0)] * 3 + [("low", 0.0)])
+    training: Any = SimpleNamespace()
+    row = SelfPlay(env, tmp_path, {"agent": {}, "env": {"name": NAME}}).on_log(training)
+    assert row["play/win_rate"] == row["play/win_rate_low"] == pytest.approx(0.75, abs=1e-5)
+    assert "play/win_rate_self" not in row
+
+
 def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
     env = duel(opponents={"players": ["low"], "promotion": 0.6})
     agent, config = learner(env)
