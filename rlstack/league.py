@@ -205,8 +205,6 @@ def run_league(config: LeagueConfig) -> None:
     with league.changing():
         for name, source in players.items():
             league.join(name, source)
-        if league.unrated:
-            league.end_round(league.unrated)
 
     def missing(pair: tuple[str, str]) -> int:
         return max(config.games_wanted - league.between(*pair), 0)

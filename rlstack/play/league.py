@@ -46,8 +46,6 @@ PLAYERS = "players"
 """Name of the folder with copies of the candidates, within the league's."""
 SCHEMA_VERSION = 2
 """Version 2 added candidates and commanders; in a file of version 1 every member is a player."""
-SAVED_EVERY = 10.0
-"""Seconds between two saves of a round's finished games."""
 _LOCK = ".league.lock"
 _GAME = tuple[str, str, float, float, int, bool]
 """The types of a :class:`GameResult`, which the file stores as a list."""
@@ -96,7 +94,6 @@ class League:
         members: the players by name, in the order in which they joined.
         games: all games in order.
         rounds: number of rounds played with :meth:`play_round`.
-        unrated: finished games of a round that has not ended, or has been interrupted.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, Any], ratings: Ratings) -> None:
@@ -104,7 +101,6 @@ class League:
         self.members: dict[str, LeagueMember] = {}
         self.games: list[GameResult] = []
         self.rounds = 0
-        self.unrated: list[GameResult] = []
 
     # -- the file ------------------------------------------------------------------------------------------------
 
@@ -139,7 +135,6 @@ class League:
                 member = build(LeagueMember, entry, f"entries[{index}]")
                 league.members[member.name] = member
             league.games = [_game(row, f"games[{index}]") for index, row in enumerate(content["games"])]
-            league.unrated = [_game(row, f"unrated[{index}]") for index, row in enumerate(content.get("unrated", []))]
             league.rounds = int(content["rounds"])
         except ConfigError as error:
             raise ConfigError(f"{path}: not a league ({error})") from None
@@ -158,7 +153,6 @@ class League:
             "entries": [asdict(member) for member in self.members.values()],
             "ratings": self.ratings.state_dict(),
             "games": [list(game) for game in self.games],
-            "unrated": [list(game) for game in self.unrated],
         }
         with writing(self.folder / FILE), sealed(self.folder, FILE):
             sign(self.folder, self._named)
@@ -184,7 +178,7 @@ class League:
                 fresh = League.open(self.folder)
                 fresh.check_world(self.env)
                 self.members, self.games, self.rounds = fresh.members, fresh.games, fresh.rounds
-                self.ratings, self.unrated = fresh.ratings, fresh.unrated
+                self.ratings = fresh.ratings
             yield
             self.save()
 
@@ -248,31 +242,17 @@ class League:
     ) -> Sequence[GameResult]:
         """Plays the games of a schedule, rates them as one period, and saves.
 
-        Finished games are saved as ``unrated`` every :data:`SAVED_EVERY` seconds. If another process has played the
-        round in the meantime, the result is empty and nothing is counted twice.
+        An interrupted round leaves no games: those that have ended are mostly short ones, which would count too often.
+        If another process has played the round in the meantime, the result is empty and nothing is counted twice.
         """
-        before, finished, saved = self.rounds, list[GameResult](), time.monotonic()
-
-        def keep(game: GameResult) -> None:
-            nonlocal saved
-            finished.append(game)
-            if time.monotonic() - saved >= SAVED_EVERY:
-                with self.changing():
-                    self.unrated = finished if self.rounds == before else self.unrated
-                saved = time.monotonic()
-
-        games = runner.play(schedule, seed * 1_000_003 + before, best, keep)
+        before = self.rounds
+        games = runner.play(schedule, seed * 1_000_003 + before, best)
         with self.changing():
             if self.rounds != before:
                 return []
-            self.end_round(games)
+            self.rate(games)
+            self.rounds += 1
         return games
-
-    def end_round(self, games: Sequence[GameResult]) -> None:
-        """Rates the games of a round, or the ``unrated`` ones of an interrupted round, which then counts as played."""
-        self.rate(games)
-        self.unrated = []
-        self.rounds += 1
 
 
 # -- candidates ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,7 +231,6 @@ class GameRunner:
         schedule: Schedule,
         seed: int = 0,
         best: BestGames | None = None,
-        finished: Callable[[GameResult], None] = lambda game: None,
     ) -> list[GameResult]:
         """Plays games, a fixed number in each world one after another, so that short games are not favoured.
 
@@ -239,7 +238,6 @@ class GameRunner:
             schedule: the players of each game; see :func:`~rlstack.play.games.pairing`.
             seed: seed of worlds and players: the same seed gives the same games.
             best: records the games and keeps the best of them.
-            finished: called with each game when it ends.
 
         Returns the games in the order of the schedule.
 
@@ -255,7 +253,7 @@ class GameRunner:
         with closing(self.build(min(self.num_worlds, len(schedule)), seed)) as env:
             env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
             with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
-                return self._play(env, names, schedule, best, finished, work)
+                return self._play(env, names, schedule, best, work)
 
     def _play(
         self,
@@ -263,7 +261,6 @@ class GameRunner:
         names: list[str],
         schedule: Schedule,
         best: BestGames | None,
-        finished: Callable[[GameResult], None],
         work: Work,
     ) -> list[GameResult]:
         """Plays all games of a schedule: world ``g % W`` plays game g as its ``g // W``-th."""
@@ -298,7 +295,6 @@ class GameRunner:
                 for world, game, (first, second), length, by_rules in rows:
                     left, right = schedule[game]
                     results[game] = GameResult(left, right, first, second, length, by_rules)
-                    finished(results[game])
                     if best is not None:
                         best.finish(world, game, results[game])
             steps[ended] = 0

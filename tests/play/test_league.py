@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any
 
@@ -314,34 +314,30 @@ def test_a_killed_process_leaves_no_lock_and_no_half_file(tmp_path: Path) -> Non
     assert "a" in League.open(tmp_path).members and path.stat().st_size
 
 
-@pytest.mark.parametrize("ended", [4, 7])  # of the first four, three began with `high` on the first side
-def test_games_that_ended_in_an_interrupted_round_are_kept(
-    ended: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steps", [3, 12])  # one game has ended before it, or seven
+def test_an_interrupted_round_is_played_again_without_favouring_short_games(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"env": GAME, "players": ["high", "low"], "games": 8, "round": 8, "num_worlds": 2}
+    advance, calls, minutes = Duel._advance, count(1), count()
 
-    class Stops(GameRunner):
-        def play(self, schedule: Any, seed: int, best: Any, finished: Any) -> Any:
-            def stops(game: Any) -> None:
-                finished(game)
-                seen.append(game)
-                if len(seen) == ended:
-                    raise KeyboardInterrupt
+    def stops(self: Duel, tensordict: Any) -> Any:
+        if next(calls) == steps:
+            raise KeyboardInterrupt
+        return advance(self, tensordict)
 
-            return super().play(schedule, seed, best, stops)
-
-    seen: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr("rlstack.play.matches.GameRunner", Stops)
-        patch.setattr("rlstack.play.league.SAVED_EVERY", 0.0)
+        patch.setattr(Duel, "_advance", stops)
+        patch.setattr("time.monotonic", lambda: 60.0 * next(minutes))  # nothing is saved however long it takes
         with pytest.raises(KeyboardInterrupt):
             run_league(bare(tmp_path, **settings))
-    assert League.open(tmp_path).unrated == seen and not League.open(tmp_path).games
+    assert not League.open(tmp_path).games
     run_league(bare(tmp_path, **settings))
     league = League.open(tmp_path)
-    assert league.games[:ended] == seen and len(league.games) == 8 and not league.unrated
+    # Each of the two worlds plays four of the eight games, in 2 or 3 steps each.
+    assert sorted(game.steps for game in league.games) == 4 * [2] + 4 * [3]
     assert sum(game.first == "high" for game in league.games) == 4
-    assert league.ratings.state_dict()["players"]["high"]["games"] == 8 and league.rounds == 2
+    assert league.ratings.state_dict()["players"]["high"]["games"] == 8 and league.rounds == 1
 
 
 def test_a_round_that_others_have_played_does_not_count_twice(tmp_path: Path) -> None:
