@@ -19,8 +19,8 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 from .. import registry
-from ..foundation.tensors import ACTION_MASK, GROUP
-from ..world import Told, check_known, hooks_of
+from ..foundation.tensors import ACTION_MASK, GROUP, MEMORY
+from ..world import Told, check_known, hand_on, hooks_of
 
 Others = str | Callable[[TensorDictBase], TensorDictBase]
 """The controller of the other agents: the name of one of the world's players, or a function of a tensordict of all
@@ -28,13 +28,13 @@ agents that sets their actions, such as a ``TensorDictModule``."""
 
 
 class OneLearner:
-    """A batch of worlds in which the first agent of each is the learner.
+    """A batch of worlds in which the first agent that takes part is the learner.
 
     Args:
         world: a name or path for :func:`rlstack.envs.make`.
         num_worlds: number of worlds W.
         others: controller of the other agents, if there are any; None is the first of the world's players.
-        options: options of the world. A two-sided world has the agents of both sides.
+        options: options of the world. A two-sided world has the agents of both sides by default.
 
     Attributes:
         world: the worlds.
@@ -53,6 +53,8 @@ class OneLearner:
         first = (0, 0) if self._group else (0,)
         self.observation: TensorSpec = self.world.observation_spec[(*self._group, "observation")][first]
         self.action: TensorSpec = action[(*self._group, "action")][first]
+        check_plain(self.action)
+        self._mine = 0  # the learner's place among the agents; slots of smaller teams may be empty
         if self.agents > 1 and (others is None or isinstance(others, str)):
             hooks = hooks_of(self.world)
             sides, players = hooks.sides(), hooks.players()
@@ -64,11 +66,14 @@ class OneLearner:
                 raise ValueError(f"others: {world} has no player {others!r}, available: {', '.join(known) or 'none'}")
         self._others: Any = others
         self.root: TensorDictBase = TensorDict({}, [num_worlds])
+        self._left: TensorDictBase | None = None  # entries under "next" of a policy that controls the others
 
     def _drive(self) -> Tensor:
         """Returns the actions ``[W, A, ...]`` of all agents that the controller of the others chooses."""
         if not isinstance(self._others, str):
-            return self._others(self.root.copy()).get((GROUP, "action"))
+            acted = self._others(self.root.copy())
+            self._left = acted.get("next", None)
+            return acted.get((GROUP, "action"))
         hooks = hooks_of(self.world)
         if (player := hooks.players().get(self._others)) is not None:
             return player(self.root.get((GROUP, "observation")))
@@ -78,17 +83,21 @@ class OneLearner:
         made = sides.scripted[self._others](hooks.innermost, every)
         if not isinstance(made, Told):
             return made
+        if made.actions.shape[1] > self.agents:  # the world's own bots play the other side
+            return made.actions[:, : self.agents]
         hooks.tell(2 * every + 1, made.exact[1::2])  # only the other side, since the learner is on the first
         return made.actions
 
     def part(self, entries: TensorDictBase, name: str) -> Any:
         """Returns the learner's entry ``[W, ...]`` of a tensordict of all agents; None if there is none."""
         entry = entries.get((*self._group, name), None)
-        return entry[:, 0] if self._group and entry is not None else entry
+        return entry[:, self._mine] if self._group and entry is not None else entry
 
     def begin(self, seed: int | list[int] | None = None) -> TensorDictBase:
         """Begins an episode in every world and returns the root; ``seed`` is as for ``World.reset``."""
         self.root = self.world.reset() if seed is None else self.world.reset(seed=seed)
+        active = self.root.get((GROUP, "active"), None)
+        self._mine = 0 if active is None else int(active.any(0).byte().argmax())
         return self.root
 
     @torch.no_grad()
@@ -100,11 +109,13 @@ class OneLearner:
         """
         if self.agents > 1:
             actions = self._drive().clone()
-            actions[:, 0] = chosen.to(actions)
+            actions[:, self._mine] = chosen.to(actions)
         else:
             actions = chosen[:, None] if self._group else chosen
         given = TensorDict({}, self.world.batch_size).set((*self._group, "action"), actions)
         following = self.root = self.world._advance(given)
+        if self._left is not None:
+            hand_on(self._left, following)
         done, terminated = (following.get(name).reshape(-1) for name in ("done", "terminated"))
         own_done, own_terminated = (self.part(following, name).reshape(-1) for name in ("done", "terminated"))
         ended = own_done | done
@@ -113,8 +124,11 @@ class OneLearner:
 
     def begin_anew(self, ended: Tensor) -> TensorDictBase:
         """Restarts worlds ``[W]`` bool; returns the root of all."""
+        memory = self.root.get((GROUP, MEMORY), None)
         self.world._restart(ended.nonzero()[:, 0])
         self.root = self.world._current()
+        if memory is not None:
+            self.root.set((GROUP, MEMORY), memory.masked_fill(ended[:, None, None], 0.0))
         return self.root
 
     def read(self, action: Any) -> Tensor:
@@ -126,6 +140,17 @@ class OneLearner:
         array = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action)
         spec = self.action
         return array.to(self.world.device, spec.dtype).reshape(self.world.num_worlds, *spec.shape)
+
+
+def check_plain(action: TensorSpec) -> None:
+    """Checks that an action is one array.
+
+    Raises:
+        ValueError: it has several parts.
+    """
+    if isinstance(action, Composite):
+        parts = ", ".join(map(str, action.keys()))
+        raise ValueError(f"actions: an action of several parts ({parts}) is not possible here, choose another form")
 
 
 def space_of(spec: TensorSpec) -> spaces.Space[Any]:

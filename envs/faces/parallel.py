@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from .. import registry
 from ..foundation.tensors import ACTION_MASK, GROUP
-from .gymnasium import arrays, space_of, statistics
+from .gymnasium import arrays, check_plain, space_of, statistics
 
 
 class ParallelWorld(ParallelEnv):
@@ -45,6 +45,7 @@ class ParallelWorld(ParallelEnv):
         self.agents: list[str] = []
         self._observation = space_of(self.world.observation_spec[GROUP, "observation"][0, 0])
         self._action_spec = self.world.full_action_spec[GROUP, "action"]
+        check_plain(self._action_spec)
         self._action = space_of(self._action_spec[0, 0])
         self.observation_spaces = dict.fromkeys(self.possible_agents, self._observation)
         self.action_spaces = dict.fromkeys(self.possible_agents, self._action)

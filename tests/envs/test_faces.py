@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
 
 from rlstack import envs
 from rlstack.envs import FACES
@@ -125,6 +126,12 @@ def test_pictures_change_as_the_world_moves(name: str) -> None:
         (SingleWorld, "arena", {"styel": 2}, "did you mean 'style'"),
         (SingleWorld, "arena", {"render_mode": "ansi"}, "render_mode: 'ansi' is unknown"),
         (VectorWorld, "arena", {"autoreset_mode": "DISABLED"}, "'DISABLED' is unknown, allowed: NEXT_STEP and SAME"),
+        (
+            SingleWorld,
+            "echelon",
+            {"actions": "hybrid", "maps": 2},
+            "actions: an action of several parts",
+        ),
         (VectorWorld, "arena", {"output": "jax"}, "output: 'jax' is unknown, allowed: numpy, torch"),
         (VectorWorld, "arena", {"render_mode": "rgb_array"}, "render_mode: a vector draws nothing"),
     ],
@@ -221,6 +228,40 @@ def test_a_policy_drives_the_others() -> None:
     vector.reset(seed=0)
     vector.step(vector.action_space.sample())
     assert seen == [(2, 2, 180)]
+
+
+def test_a_recurrent_policy_that_drives_the_others_remembers_until_the_episode_ends() -> None:
+    remembered = []
+
+    def counts(root: Any) -> Any:
+        memory = root.get(("agents", "memory"), torch.zeros(2, 2, 1))
+        remembered.append(memory[:, 1, 0].tolist())
+        root["next"] = TensorDict({"agents": TensorDict({"memory": memory + 1}, [2, 2])}, [2])
+        return root.set(("agents", "action"), torch.zeros(2, 2, 8, dtype=torch.int64))
+
+    vector = VectorWorld("rocket", 2, "SAME_STEP", others=counts, max_seconds=0.2)  # three steps of 1/15 s
+    vector.reset(seed=0)
+    for _ in range(5):
+        vector.step(vector.action_space.sample())
+    assert remembered == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1]]
+
+
+def test_the_first_mech_of_a_smaller_team_learns() -> None:
+    face = SingleWorld("echelon", blue=1, red=1, maps=2, max_steps=4)
+    shown, _ = face.reset(seed=1)
+    assert face.world._current()["agents", "active"][0].nonzero()[:, 0].tolist() == [1, 6]  # a medium each
+    assert shown[2] == 1 and list(shown[:4]) == [0, 0, 1, 0]  # its class
+    ends = [face.step(face.action_space.sample())[2:4] for _ in range(4)]
+    assert ends == [(False, False)] * 3 + [(False, True)]
+
+
+def test_bots_of_the_world_may_play_the_other_side() -> None:
+    vector = VectorWorld("echelon", 2, opponent="rush", maps=2, max_steps=3)
+    vector.reset(seed=1)
+    assert vector._learner.agents == 5
+    for _ in range(3):
+        *_, truncated, info = vector.step(vector.action_space.sample())
+    assert truncated.all() and info["statistics"]["l"].tolist() == [3, 3]
 
 
 # --- PettingZoo
