@@ -288,9 +288,12 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     group = chosen_world(config.env, None if loaded is None else loaded.config["env"])
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
-        from rlstack.play.register import without_opponents
+        from rlstack.play.register import OPTION, without_opponents
 
         both = envs.world_hooks(group["name"]).two_sided_options
+        for key in sorted({OPTION, *both} & set(given)):
+            if group.get(key) != both.get(key):
+                raise ConfigError(f"env.{key}: policy={config.policy} controls all agents; leave it out")
         group, given = {**without_opponents(group), **both}, [*given, *both]
     try:
         env = evaluation_world(group["name"], world_options(group), 1, device, kept=given, draws=True)

@@ -183,6 +183,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         ([], "checkpoint: missing; set checkpoint=runs/<run>, policy=random or policy=scripted"),
         (["policy=random"], "env: missing, which world to act in: env=<group>, one of arena"),
         (["policy=rulle", "env=rocket"], "policy: rocket has no 'rulle', did you mean 'rule'? available: random, scr"),
+        (["policy=rush", "env=echelon", "env.opponent=veteran"], "env.opponent: policy=rush controls all agents"),
         (["policy=scripted", "env=arena"], "policy: arena has no 'scripted', available: random"),
         (["policy=random", "env=arena", "env.styel=2"], "env.styel: unknown key, did you mean 'style'"),
         (["policy=random", "env=arena", "agent.cvar=1"], "agent: policy=random takes no options"),
