@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..world import Sides
@@ -134,9 +135,14 @@ def _rule(env: Any, worlds: Tensor) -> Tensor:
     return chosen_for(env.options["actions"], rule_controls(state, env.kernels.flights))
 
 
+def _goals(following: TensorDictBase) -> Tensor:
+    """Returns the goals of both teams, ``[W, 2]``."""
+    return torch.cat([following["episode", f"goals_{whose}"] for whose in ("for", "against")], -1)
+
+
 SIDES = Sides(
     names=TEAMS,
-    score=lambda following: torch.cat([following["episode", f"goals_{whose}"] for whose in ("for", "against")], -1),
+    score=_goals,
     scripted={"rule": _rule},
     anchors={"random": 800.0, "rule": 1200.0},
     mirrored=(("goals_for", "goals_against"), *((f"{name}_{TEAMS[0]}", f"{name}_{TEAMS[1]}") for name in COUNTED)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -251,6 +252,15 @@ def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
     assert "won 99% of 100 games" in str(play.observe(10, agent))
     env.pool.record([("low", 0.5)] * 200)
     assert play.observe(20, agent) is None
+
+
+def test_rocket_with_opponents_can_be_pickled() -> None:
+    env = envs.make("rocket", num_worlds=2, opponents={"players": ["rule"]})
+    root = env.reset()
+    copied = pickle.loads(pickle.dumps(env))
+    root["agents", "action"] = env.full_action_spec["agents", "action"].zero()
+    one, other = (world.step(root.clone())["next", "agents", "observation"] for world in (env, copied))
+    assert torch.equal(one, other)
 
 
 def met(env: Any) -> set[str]:
