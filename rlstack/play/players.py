@@ -35,7 +35,7 @@ def sides_of(env: EnvBase) -> Sides:
     """Returns the two sides of a world, looking inside wrappers.
 
     Raises:
-        ConfigError: the world has no sides, or its agents do not form two halves.
+        ConfigError: the world has no sides, its agents do not form two halves, or their actions have several parts.
     """
     hooks = hooks_of(env)
     name = type(env if type(hooks) is WorldHooks else hooks.innermost).__name__
@@ -53,6 +53,9 @@ def sides_of(env: EnvBase) -> Sides:
     agents = env.observation_spec[GROUP].shape[1]
     if agents % 2:
         raise ConfigError(f"{name} has {agents} agents, but two sides need an even number")
+    if isinstance(action := env.full_action_spec[GROUP, "action"], Composite):
+        parts = ", ".join(map(str, action.keys()))
+        raise ConfigError(f"{name}: actions of several parts ({parts}) are not possible in games, choose another form")
     return sides
 
 

@@ -72,9 +72,10 @@ def test_opponents_take_the_place_of_the_bot() -> None:
 
 
 def test_actions_of_several_tensors_are_one_line() -> None:
-    arena = seated(GameRunner("echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1), "heuristic", "rush")
-    message = "actions 'hybrid' cannot be written as one tensor, use multi"
-    refused(ConfigError, message, arena.play, [("heuristic", "rush")])
+    message = r"Echelon: actions of several parts \(axes, buttons, target\) are not possible in games"
+    refused(ConfigError, message, GameRunner, "echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1)
+    opponents = {"players": ["random"]}
+    refused(ConfigError, message, envs.make, "echelon", num_worlds=1, **SMALL, actions="hybrid", opponents=opponents)
 
 
 @pytest.mark.slow
