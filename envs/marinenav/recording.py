@@ -255,8 +255,11 @@ class MarineNavRecording(EpisodeRecording):
 
     @property
     def success(self) -> bool:
-        """Returns whether every robot has reached its goal, as published, regardless of other events in that step."""
-        return bool(self.reached[-1, self.robots].all())
+        """Returns whether every robot has reached its goal, as published, regardless of other events in that step.
+
+        A world without robots has no success.
+        """
+        return len(self.robots) > 0 and bool(self.reached[-1, self.robots].all())
 
     @property
     def collision(self) -> bool:
@@ -298,7 +301,7 @@ class MarineNavAnimation(Animation):
         record.draw_robots(self._chart.canvas(picture), t)
         self._chart.write_axes(picture)
         write(picture, record.title, self._chart.left + self._chart.side / 2, 16, 15, INK, 0.5)
-        left, apart = self._chart.left + self._chart.side + 19, min(40.0, 432 / len(record.robots))
+        left, apart = self._chart.left + self._chart.side + 19, min(40.0, 432 / max(len(record.robots), 1))
         write(picture, f"t = {t * record.dt:.1f} s", left, 45, 18, INK, bold=True)
         for row, robot in enumerate(record.robots):
             if not record.collided[t, robot]:

@@ -307,6 +307,17 @@ def test_a_recording_may_consist_of_the_start_alone() -> None:
     assert not recording.success
 
 
+def test_a_world_without_robots_is_drawn_and_is_no_success() -> None:
+    env = MarineNav(num_worlds=1, num_robots=2, num_obstacles=1, min_start_goal_dis=70.0)  # rarely fits the map
+    env.reset()
+    assert not env.worlds.present.any()
+    recorder = MarineNavRecorder(env, [0])
+    recorder.add()
+    (recording,) = recorder.recordings()
+    assert not recording.success and not recording.collision
+    assert recording.animation().draw(0.0).shape == (720, 960, 3)
+
+
 def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
     slow, quick = robot((20.0, 20.0)), robot((40.0, 40.0), N=4)
     env = build(1, 2)
