@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
@@ -213,7 +214,14 @@ class Versus(Wrapper):
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         super()._restart_seeded(seed)
-        self._begin_games(self._every_world)
+        if not np.ndim(seed):
+            return self._begin_games(self._every_world)
+        later = self.generator.get_state()
+        for world, own in enumerate(seed):  # type: ignore[arg-type]
+            # Other numbers than those of the world's initial state
+            self.generator.manual_seed(int(np.random.SeedSequence((int(own), 1)).generate_state(1)[0]))
+            self._begin_games(self._every_world[world : world + 1])
+        self.generator.set_state(later)
 
     def _begin_games(self, worlds: Tensor) -> None:
         """Draws sides and opponents in the worlds of an index tensor, or of a mask ``[W]``, which is not read."""

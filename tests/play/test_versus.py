@@ -254,6 +254,17 @@ def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
     assert play.observe(20, agent) is None
 
 
+def test_a_world_s_own_seed_decides_its_side_and_opponent() -> None:
+    def drawn(*seeds: int) -> list[tuple[int, str]]:
+        env = duel(len(seeds), {"players": ["high", "low"], "side": "both"})
+        env.reset(seed=list(seeds))
+        names = [env._names[index] for index in env._seats.assignment.amax(-1).tolist()]
+        return list(zip((env.learners % 2).tolist(), names))
+
+    together = drawn(*range(16))
+    assert together == [drawn(seed)[0] for seed in range(16)] and len(set(together)) == 4
+
+
 def test_rocket_with_opponents_can_be_pickled() -> None:
     env = envs.make("rocket", num_worlds=2, opponents={"players": ["rule"]})
     root = env.reset()
