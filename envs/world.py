@@ -379,7 +379,8 @@ class World(WorldHooks, EnvBase):
         if agents is not None and "active" not in shown:
             shown = {**shown, "active": flag_spec(*lead, device=self.device)}
         self.observation_spec = entries(shown, episode=Composite(known, shape=lead[:1], device=self.device))
-        self.action_spec = action if agents is None else entries({"action": action})
+        alone = agents is None and not isinstance(action, Composite)  # a dict alone would be taken for its entries
+        self.action_spec = action if alone else entries({"action": action})
         self.reward_spec = entries({"reward": number(*lead, 1)})
         self.done_spec = entries(flags(*lead), **({} if agents is None else flags(self.num_worlds)))
 

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Categorical, Composite
 from torchrl.envs import check_env_specs
 
 from rlstack import envs
+from rlstack.agents import make_agent
+from rlstack.data.flatten import flatten_agents
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from rlstack.train import _completed
@@ -84,6 +87,29 @@ def test_its_pictures_make_the_film_of_the_first_episode(reach: Any, tmp_path: P
     course = evaluation.recordings[0].overview()  # six moments in two rows
     assert course.shape == (2 * 256, 3 * 256, 3)
     assert np.array_equal(course[:256, :256], animation.draw(0.0)) and np.array_equal(course[256:, 512:], last)
+
+
+def test_a_single_agent_may_have_an_action_of_several_parts(reach: Any) -> None:
+    """The push, and whether it is made."""
+
+    class Held(reach):  # type: ignore[misc]
+        def declare_specs(self, shown: Any, action: Any, **options: Any) -> None:
+            made = Categorical(2, shape=(self.num_worlds,))
+            super().declare_specs(shown, Composite({"push": action, "made": made}, shape=(self.num_worlds,)), **options)
+
+        def _chosen(self, tensordict: TensorDictBase) -> Any:
+            chosen = super()._chosen(tensordict)
+            return chosen["push"] * chosen["made"].unsqueeze(-1)
+
+    world = Held(num_worlds=3)
+    check_env_specs(world)
+    root = world.reset()
+    action = TensorDict({"push": torch.ones(3, 2), "made": torch.tensor([0, 1, 1])}, [3])
+    moved = world.step(root.set("action", action))["next", "observation"][:, 2]
+    assert moved.tolist() == pytest.approx([0, 0.02, 0.02])
+    agent = make_agent("ppo", world, hidden=[8], steps_per_batch=4)
+    rollout = flatten_agents(world.rollout(4, agent.policy(explore=True), break_when_any_done=False))
+    assert agent.interface.hybrid.counts == (2,) and agent.learn(rollout, 12)["loss/total"].isfinite()
 
 
 def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:
