@@ -63,7 +63,8 @@ def greedy_returns(transitions: TensorDictBase, follows: Tensor, gamma: float) -
     powers = gamma ** torch.arange(reward.shape[1], device=reward.device, dtype=reward.dtype).unsqueeze(-1)
     last = used.sum(1) - 1
     rows = torch.arange(len(reward), device=reward.device)
-    end = steps.exclude("action", "log_prob").apply(lambda entry: entry[rows, last[:, 0]])
+    # The size is given: that of a dict observation may have the steps in it.
+    end = steps.exclude("action", "log_prob").apply(lambda entry: entry[rows, last[:, 0]], batch_size=rows.shape)
     result = transitions.copy().set("next", end.set("reward", (used * powers * reward).sum(1)))
     return result.set("gamma", gamma * powers[last[:, 0]])
 

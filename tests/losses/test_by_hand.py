@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.data.flatten import NStepWindows, n_step_windows
+from rlstack.data.flatten import NStepWindows, n_step_windows, transitions
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import PQNLoss
 from rlstack.losses.ppo import estimate, vtrace
@@ -300,6 +300,19 @@ def test_returns_end_with_the_greedy_actions(
     assert found["next", "reward"].tolist() == [[reward]] and found["gamma"].tolist() == [[gamma]]
     assert found["next", "observation"].tolist() == [[state]]
     assert found["next", "terminated"].tolist() == [[done is not None]]
+
+
+def test_returns_of_several_agents_hold_structured_observations() -> None:
+    """Rewards 0, 1 and 2 with a discount of 1/2; the first action is followed by a greedy one, the others are not."""
+    data = numbered(3)
+    for entries in (data, data["next"]):  # as of a group, whose observations have a size of their own
+        entries["observation"] = TensorDict({"own": entries["observation"]}, [1, 3])
+    windows = transitions(n_step_windows(data, 3))
+    greedy = torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 0]]).bool().unsqueeze(-1)
+    found = greedy_returns(windows, greedy, 0.5)
+    assert found["next", "reward"][:, 0].tolist() == [0 + 1 / 2, 1, 2]
+    assert found["gamma"][:, 0].tolist() == [0.25, 0.5, 0.5]
+    assert found["next", "observation", "own"][:, 0].tolist() == [1.5, 1.5, 2.5]
 
 
 def numbered(time: int, ends: tuple[int, ...] = ()) -> TensorDict:
