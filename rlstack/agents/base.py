@@ -277,7 +277,7 @@ class Target:
     """
 
     def __init__(self, network: nn.Module, target: nn.Module, tau: float) -> None:
-        self.tau, self.network = tau, target
+        self.tau, self.network, self.source = tau, target, network
         self._online: list[Tensor] = list(network.parameters())
         self._target: list[Tensor] = list(target.parameters())
         self._approach = get_ema_multi_avg_fn(1 - tau)

@@ -207,7 +207,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
             if name != "reward_scaler" or name in saved["networks"]:  # the new agent may begin to scale rewards
                 network.load_state_dict(saved["networks"][name])
         for name, target in agent.targets.items():
-            target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
+            held = saved["targets"].get(name)
+            target.network.load_state_dict(target.source.state_dict() if held is None else held)
         agent.begin_episodes()
     except MISFITS as error:
         made = f"they were made with {_chosen(state['config'])}"

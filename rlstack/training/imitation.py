@@ -193,8 +193,8 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
         loss = _fit(agent, recorded, epochs, batch_size, lr)
         # Every target becomes a copy of its network, also in TorchRL's loss modules; AC-IQN acts by one.
         with torch.no_grad():
-            for name, copy in agent.targets.items():
-                copy.network.load_state_dict(agent.networks[name].state_dict())
+            for copy in agent.targets.values():
+                copy.network.load_state_dict(copy.source.state_dict())
             for network in agent.networks.values():
                 parts = dict(network.named_children()) if isinstance(network, LossModule) else {}
                 for name in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from pathlib import Path
@@ -19,8 +20,10 @@ import rlstack
 from rlstack import envs
 from rlstack.adapters.exporting import export_policy
 from rlstack.agents import Agent, build_agent, completed, make_agent
+from rlstack.agents.dqn import DQN
 from rlstack.config import ConfigError
 from rlstack.networks.own import OwnNetwork
+from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise
 from tests.agents import own_network
 from tests.agents.munchausen import MunchausenConfig, MunchausenLoss
@@ -269,6 +272,32 @@ def test_weights_of_another_network_are_told_in_one_line(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"init: weights of critic, agent.network names one of yours for \['network"):
         initialise(mine("dqn"), path)
     refused(ConfigError, "init: .*weights.pt: not a checkpoint", initialise, small(plain(True), name="dqn"), path)
+
+
+class Delayed(DQN):
+    """DQN with a second target, which nothing reads."""
+
+    def build(self) -> None:
+        super().build()
+        self.slow = copy.deepcopy(self.network).requires_grad_(False)
+        self.add_target("second", self.slow, 0.125, network="network")
+
+
+def test_a_second_target_follows_cloning_and_is_there_where_a_run_begins(tmp_path: Path) -> None:
+    options = completed({"name": "mine", "algorithm": f"{HERE}:Delayed", "hidden": [4]})
+    agent, other = (build_agent(options, plain(True), 1000) for _ in range(2))
+    data = TensorDict({"observation": torch.randn(40, 3), "action": torch.zeros(40, dtype=torch.int64)}, [40])
+    rlstack.imitate(agent, data, epochs=1)
+    weights = [network.state_dict() for network in (agent.network, agent.slow)]
+    torch.testing.assert_close(*weights)
+    with torch.no_grad():
+        for parameter in agent.slow.parameters():
+            parameter.add_(1)
+    config = {"agent": options, "env": {"name": "made up"}, "total_frames": 1000}
+    write_checkpoint(tmp_path / "x.pt", {"frames": 0, "agent": agent.state_dict(), "config": config}, 0)
+    initialise(other, tmp_path / "x.pt")
+    torch.testing.assert_close(other.slow.state_dict(), agent.slow.state_dict())
+    torch.testing.assert_close(other.network.state_dict(), agent.network.state_dict())
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------
