@@ -471,7 +471,13 @@ class TorchRL(Agent):
                 if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
                     for running, mean in zip(self._running, optimizer.mean(self._running)):
                         running.copy_(mean)
-        metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
+        # Beside loss_entropy and loss_alpha, entropy and alpha themselves need a name of their own.
+        apart = {name: f"policy/{name}" for name in info if f"loss_{name}" in info}
+        metrics = {
+            apart.get(name, f"loss/{name.removeprefix('loss_')}"): value
+            for name, value in info.items()
+            if not value.dim()
+        }
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
     def move_targets(self) -> None:

@@ -55,6 +55,13 @@ def test_the_agents_loss_is_that_of_torchrl_and_what_acts_is_in_it() -> None:
     assert {id(parameter) for parameter in made.parameters()} == trained
 
 
+def test_a_temperature_is_logged_apart_from_its_loss() -> None:
+    made = agent()
+    first = made.update_once(numbers().experience(made, 4, 8))
+    assert first["policy/alpha"].item() == pytest.approx(1.0), "at first"
+    torch.testing.assert_close(first["loss/alpha"], torch.zeros(()))  # times the logarithm of the temperature
+
+
 def test_critics_of_an_ensemble_begin_with_weights_of_their_own() -> None:
     first, second = agent().loss.qvalue_network_params.flatten_keys(".").values().__iter__().__next__()
     assert not torch.equal(first, second)
