@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -152,6 +153,12 @@ def test_other_envs_have_their_memory_kept_for_them() -> None:
     found = env.rollout(9, agent.policy(explore=True), break_when_any_done=False)
     assert (found["memory"][:, ::2] == 0).all() and (found["memory"][:, 1::2] != 0).any(-1).all()
     assert torch.equal(found["memory"][:, 1::2], found["next", "memory"][:, :-1:2])
+
+
+def test_an_env_without_batch_dimensions_too() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1", categorical_action_encoding=True), StepCounter(3))
+    found = env.rollout(9, small(env, "dqn").policy(explore=True), break_when_any_done=False)
+    assert (found["memory"] != 0).any(-1).tolist() == 3 * [False, True, True]
 
 
 @exhaustive("name", FIRST, quick=3)
