@@ -70,6 +70,10 @@ class Interface:
         group = GROUP if GROUP in env.observation_spec.keys() else None  # noqa: SIM118
         prefix = () if group is None else (group,)
         lead = env.full_action_spec[group].shape if group is not None else env.batch_size
+        if (*prefix, "observation") not in env.observation_spec.keys(True):
+            shown = ", ".join(map(str, env.observation_spec.keys(True, True)))
+            hint = "a transform such as torchrl.envs.CatTensors makes one, or rlstack.envs.make('torchrl', id=...)"
+            raise ConfigError(f"env: it shows no entry 'observation', only {shown}; {hint}")
         observation = _strip(env.observation_spec[(*prefix, "observation")], len(lead))
         action = _strip(env.full_action_spec[(*prefix, "action")], len(lead))
         dtypes = [leaf.dtype for leaf in _leaves(observation).values() if leaf.dtype.is_floating_point]

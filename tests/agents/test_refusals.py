@@ -314,6 +314,14 @@ def test_worlds_in_other_processes_need_not_run_to_be_known() -> None:
     assert Interface.of(env).choices == (2,) and env.is_closed
 
 
+def test_an_env_whose_observations_have_other_names_is_told_in_one_line() -> None:
+    env: Any = Decisions(Unbounded(3), Categorical(3, shape=()))
+    env.observation_spec = Composite({"position": Unbounded(3), "speed": Unbounded(1)})
+    refused(
+        ConfigError, "^env: it shows no entry 'observation', only position, speed; a transf", make_agent, "ppo", env
+    )
+
+
 def test_a_target_has_a_name_of_its_own_and_a_network_that_there_is() -> None:
     agent = small(plain(True), name="dqn")
     for name, network, message in (("network", None, "already"), ("second", None, "no network 'second', allowed: net")):
