@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,7 +137,7 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
 
     Args:
         plains: the configuration of each; they differ in seed and folder.
-        hooks: hooks that take part in every run.
+        hooks: hooks that take part in every run; of those with a state in checkpoints, each run has a copy.
 
     Raises:
         ConfigError: the configuration has a mistake; nothing has been written.
@@ -150,9 +151,10 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
     if lane is None:  # all updates are batched, so that none is compiled
         plains = [{**plain, "compile": False, "cudagraphs": False} for plain in plains]
     group = _Group(len(plains), lane)
+    own = [[deepcopy(hook) if hook.name else hook for hook in hooks] for _ in plains]
 
     def one(number: int) -> None:
-        with runs.begun(plains[number], [*hooks, _Joins(group, number)]) as training:
+        with runs.begun(plains[number], [*own[number], _Joins(group, number)]) as training:
             training.execute()
 
     folder = folders[0].parent

@@ -143,6 +143,28 @@ def test_ctrl_c_ends_runs_that_have_not_begun_too(tmp_path: Path) -> None:
     assert frames == ["checkpoint_000000000004"] * 2
 
 
+class _Counts(Hook):
+    """Counts the batches of its run."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_batch(self, training: Training, batch: Any, metrics: Any) -> None:
+        self.batches += 1
+
+    def state_dict(self) -> int:
+        return self.batches
+
+
+def test_each_run_has_a_hook_with_a_state_for_itself(tmp_path: Path) -> None:
+    given = _Counts()
+    made = train("dqn", tmp_path / "runs", "seeds=2", "total_frames=80", hooks=[given])
+    counted = [read_checkpoint(checkpoint_file(run.path, "latest"))["counted"] for run in made.runs]
+    assert counted == [80 / (4 * 4)] * 2 and given.batches == 0  # frames of 4 steps in 4 worlds
+
+
 def test_a_gpu_that_is_full_when_a_run_begins_ends_all() -> None:
     begun: list[int] = []
 
