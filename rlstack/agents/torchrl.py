@@ -91,7 +91,8 @@ class TorchRLConfig(OffPolicyConfig):
 
     # the loss
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
-    keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
+    keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as
+    #   {state_action_value: action_value}
     loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the minimised sum, else 1:
     #   {loss_actor_bc: 0}
     value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself, for data=rollout
