@@ -32,6 +32,7 @@ from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
+from rlstack.losses.base import Loss
 from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import NEVER, full_precision, legal
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
@@ -207,7 +208,9 @@ class TorchRL(Agent):
 
     def acting(self) -> dict[str, nn.Module]:
         networks = super().acting()
-        del networks["loss"]  # which may call networks with other parameters than their own
+        # Not the loss, which may call networks with other parameters than their own, nor what one of ours calls.
+        for name in ("loss", *(self.loss.called() if isinstance(self.loss, Loss) else ())):
+            networks.pop(name, None)
         return {**networks, "actor": self.actor}
 
     # -- building ------------------------------------------------------------------------------------------------

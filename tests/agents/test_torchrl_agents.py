@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.nn.functional import smooth_l1_loss
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.objectives import SACLoss
 
@@ -120,6 +121,25 @@ def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
         experience["next", "reward"] = (experience["action"] == 2).float().unsqueeze(-1)
         made.learn(experience, 16 * step)
     assert (made.policy(explore=False)(env.draw(50))["action"] == 2).all()
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_a_loss_of_ours_is_one_too(double: bool) -> None:
+    env = choices()
+    networks, options = {"network": VALUES}, {"gamma": 0.5, "double": double}
+    made = own("rlstack.losses.DQNLoss", networks, env, options=options, gamma=0.5, target_tau=1.0, frames_per_update=8)
+    batch = env.experience(made, 2, 8)
+    with torch.no_grad():
+        here, then = (made.loss.network.module[0](part["observation"]) for part in (batch, batch["next"]))
+    target = batch["next", "reward"] + 0.5 * then.amax(-1, keepdim=True) * ~batch["next", "terminated"]
+    wanted = smooth_l1_loss(here.gather(-1, batch["action"].unsqueeze(-1)), target)
+    torch.testing.assert_close(made.update_once(batch)["loss/critic"], wanted)
+    made.learn(env.experience(made, 4, 8), 32)
+    torch.testing.assert_close(*(net.state_dict() for net in (made.loss.network, made.loss.target_network)))
+    seen = env.draw(20)
+    values = made.loss.network.module[0](seen["observation"])
+    assert torch.equal(made.policy(explore=False)(seen)["action"], values.argmax(-1))
+    assert [*made.policy().networks] == ["actor"]
 
 
 def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
