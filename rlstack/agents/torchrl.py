@@ -307,6 +307,8 @@ class TorchRL(Agent):
             with warnings.catch_warnings():  # TorchRL wants losses to annotate their networks
                 warnings.filterwarnings("ignore", "The name .* wasn't part of the annotations")
                 loss = cls(**networks, **options)
+            if isinstance(loss, Loss) and "gamma" not in c.options:
+                loss.gamma = c.gamma  # which losses of TorchRL take by their value estimators
             if c.keys:
                 loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
             loss.make_value_estimator(_ESTIMATORS[c.value_estimator], gamma=c.gamma, **c.estimator_options)

@@ -126,8 +126,8 @@ def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
 @pytest.mark.parametrize("double", [True, False])
 def test_a_loss_of_ours_is_one_too(double: bool) -> None:
     env = choices()
-    networks, options = {"network": VALUES}, {"gamma": 0.5, "double": double}
-    made = own("rlstack.losses.DQNLoss", networks, env, options=options, gamma=0.5, target_tau=1.0, frames_per_update=8)
+    options = {"options": {"double": double}, "gamma": 0.5, "target_tau": 1.0, "frames_per_update": 8}
+    made = own("rlstack.losses.DQNLoss", {"network": VALUES}, env, **options)
     batch = env.experience(made, 2, 8)
     with torch.no_grad():
         here, then = (made.loss.network.module[0](part["observation"]) for part in (batch, batch["next"]))
