@@ -298,6 +298,9 @@ class TorchRL(Agent):
         offered: dict[str, Any] = {"action_spec": self.action_spec}
         if choices is not None:
             offered |= {"action_space": "categorical", "num_actions": choices[0]}
+        # TorchRL's own have it from their value estimator, and refuse this argument, whose default is None.
+        if "gamma" in known and known["gamma"].default is not None:
+            offered["gamma"] = c.gamma
         for where, names in (("networks", networks), ("options", c.options)):
             for name in names:
                 if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
@@ -308,7 +311,7 @@ class TorchRL(Agent):
                 warnings.filterwarnings("ignore", "The name .* wasn't part of the annotations")
                 loss = cls(**networks, **options)
             if isinstance(loss, Loss) and "gamma" not in c.options:
-                loss.gamma = c.gamma  # which losses of TorchRL take by their value estimators
+                loss.gamma = c.gamma  # of those, too, whose constructor hands it on
             if c.keys:
                 loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
             loss.make_value_estimator(_ESTIMATORS[c.value_estimator], gamma=c.gamma, **c.estimator_options)

@@ -142,6 +142,21 @@ def test_a_loss_of_ours_is_one_too(double: bool) -> None:
     assert [*made.policy().networks] == ["actor"]
 
 
+class Discounted(SACLoss):
+    """A loss of a user's own with a discount."""
+
+    def __init__(self, actor_network: Any, qvalue_network: Any, *, gamma: float = 0.99, action_spec: Any) -> None:
+        super().__init__(actor_network, qvalue_network, action_spec=action_spec)
+        self.own_gamma = gamma
+
+
+def test_a_loss_of_the_users_own_gets_the_discount_of_the_agent() -> None:
+    networks = {"actor_network": ACTOR, "qvalue_network": JUDGES}
+    name = f"{__name__}:Discounted"
+    assert own(name, networks, numbers(), gamma=0.5).loss.own_gamma == 0.5
+    assert own(name, networks, numbers(), gamma=0.5, options={"gamma": 0.25}).loss.own_gamma == 0.25
+
+
 def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
     """The target of an entry with discount gamma^3 is r + gamma^3 v: TorchRL reads the number 3."""
     made = agent(gamma=0.9, n_step=3)
