@@ -204,7 +204,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
     saved = state["agent"]
     try:
         for name, network in agent.networks.items():
-            if name != "reward_scaler" or name in saved["networks"]:  # the new agent may begin to scale rewards
+            # The new agent may begin to scale rewards, or to explore by curiosity.
+            if name in saved["networks"] or name not in ("reward_scaler", "curiosity"):
                 network.load_state_dict(saved["networks"][name])
         for name, target in agent.targets.items():
             held = saved["targets"].get(name)

@@ -300,6 +300,21 @@ def test_a_second_target_follows_cloning_and_is_there_where_a_run_begins(tmp_pat
     torch.testing.assert_close(other.network.state_dict(), agent.network.state_dict())
 
 
+def test_a_run_may_begin_to_explore_by_curiosity_and_to_scale_rewards(tmp_path: Path) -> None:
+    options = completed({"name": "ppo", "algorithm": "ppo", "hidden": [4]})
+    agent, other = (
+        build_agent(options | new, plain(True), 1000)
+        for new in ({}, {"rnd": {"coefficient": 1.0}, "normalize_rewards": True})
+    )
+    config = {"agent": options, "env": {"name": "made up"}, "total_frames": 1000}
+    write_checkpoint(tmp_path / "x.pt", {"frames": 0, "agent": agent.state_dict(), "config": config}, 0)
+    predictor = copy.deepcopy(other.curiosity.predictor.state_dict())
+    initialise(other, tmp_path / "x.pt")
+    for name, network in agent.networks.items():
+        torch.testing.assert_close(other.networks[name].state_dict(), network.state_dict())
+    torch.testing.assert_close(other.curiosity.predictor.state_dict(), predictor)
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------------
 
 
