@@ -60,8 +60,16 @@ def train(jobs: Sequence[Job], parallel: int = 1) -> list[Path]:
         SystemExit: see :func:`check`; or a run failed.
     """
     settings = check(jobs)
+
+    def one(job: Job, given: Mapping[str, Any]) -> Path:
+        try:
+            return _train(job, given)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # before this thread begins the next run
+            raise
+
     with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(_train, jobs, settings))
+        return list(pool.map(one, jobs, settings))
 
 
 def train_arms(arms: Mapping[str, Sequence[str]], given: Namespace) -> dict[str, dict[str, Path]]:

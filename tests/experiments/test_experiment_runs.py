@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,22 @@ def test_wrong_overrides_end_a_study_before_anything_is_trained(commands: list[l
     with pytest.raises(SystemExit, match=r"error: .*totl_frames"):
         runs.train([(0, tmp_path, PPO), (1, tmp_path, [*PPO, "totl_frames=3"])])
     assert commands == []
+
+
+def test_no_run_begins_after_one_that_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, third = list[int](), threading.Event()
+
+    def train(job: runs.Job, settings: Any) -> Path:
+        begun.append(job[0])
+        if job[0] == 1:
+            raise SystemExit("interrupted")
+        _ = third.wait(0.5) if job[0] == 0 else third.set()
+        return tmp_path
+
+    monkeypatch.setattr(runs, "check", lambda jobs: [{} for _ in jobs])
+    monkeypatch.setattr(runs, "_train", train)
+    refused(SystemExit, "interrupted", runs.train, [(seed, tmp_path, PPO) for seed in range(3)], 2)
+    assert sorted(begun) == [0, 1]
 
 
 def test_a_run_without_a_checkpoint_begins_anew(commands: list[list[str]], tmp_path: Path) -> None:
