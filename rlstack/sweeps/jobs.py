@@ -113,22 +113,22 @@ def scores_so_far(run: Path, objective: ObjectiveConfig, every: int | None = Non
         return []
 
 
-def show_scores(
-    rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]], first: Path, direction: str
-) -> None:
+def with_three_digits(values: Mapping[str, Any]) -> dict[str, str]:
+    """Formats hyperparameters for a table."""
+    return {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in values.items()}
+
+
+def show_scores(rows: Sequence[Mapping[str, Any]], first: Path, direction: str) -> None:
     """Prints a table of runs, and how to evaluate the one with the best score.
 
     Args:
-        rows: what stands before a run's hyperparameters, these, and what follows them.
+        rows: the rows of the table.
         first: folder of the run with the best score.
         direction: ``maximize`` or ``minimize``.
     """
     from rlstack.evaluation.figures import print_rows
 
-    formatted = [
-        {key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows
-    ]
-    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, formatted)], sys.stdout)
+    print_rows(rows, sys.stdout)
     end = "highest" if direction == "maximize" else "lowest"
     best = shlex.quote(override("checkpoint", first))
     print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

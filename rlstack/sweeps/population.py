@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import starmap
@@ -40,6 +40,7 @@ from .jobs import (
     show_scores,
     tell_failures,
     wait_for,
+    with_three_digits,
 )
 from .space import Space, assignment, check_values, split
 
@@ -143,8 +144,7 @@ class Population:
             if generation.state == "planned":
                 for index, member in enumerate(generation.members):
                     if member.copied_from is not None:
-                        source, target = self.run(member.copied_from), self.run(index)
-                        self._copy(source, target, member.hyperparameters, self.referring(member))
+                        self._copy(self.run(member.copied_from), self.run(index), self.overrides(member))
                 generation.state = "training"
                 self._write()
             if generation.state == "training":
@@ -180,16 +180,21 @@ class Population:
             following[index] = PopulationMember(values, copied_from=source)
         return following
 
-    def referring(self, member: PopulationMember) -> dict[str, Any]:
-        """Returns the options of a copy in the latest generation that change with the hyperparameters to which they
-        refer, by key."""
+    def overrides(self, member: PopulationMember) -> list[str]:
+        """Returns the hyperparameters of a member of the latest generation as overrides.
+
+        Those of a copy include the options that change with the hyperparameters to which they refer.
+        """
         from rlstack.training.config import differing
 
-        if self._composed is None or member.copied_from is None:
-            return {}
-        now, before = member.hyperparameters, self.generations[-2].members[member.copied_from].hyperparameters
-        changed = differing(self._composed(now), self._composed(before))
-        return {key: value for key, value, _ in changed if not any(f"{key}.".startswith(f"{name}.") for name in now)}
+        now = member.hyperparameters
+        words = [*starmap(assignment, now.items())]
+        if self._composed is not None and member.copied_from is not None:
+            before = self.generations[-2].members[member.copied_from].hyperparameters
+            for key, value, _ in differing(self._composed(now), self._composed(before)):
+                if not any(f"{key}.".startswith(f"{name}.") for name in now):
+                    words += readable(override(key, value))
+        return words
 
     def lineage(self, member: int) -> list[int]:
         """Returns a member's ancestry: itself, the member that it copied last, the one which that had copied, ..."""
@@ -206,10 +211,8 @@ class Population:
         self._write()
 
     @staticmethod
-    def _copy(
-        source: Path, target: Path, hyperparameters: dict[str, Any], referring: Mapping[str, Any] | None = None
-    ) -> None:
-        """Copies the source's run to the target with other hyperparameters. A source is never a target."""
+    def _copy(source: Path, target: Path, overrides: Sequence[str]) -> None:
+        """Copies the source's run to the target with other options. A source is never a target."""
         from rlstack.runs.manifest import MANIFEST
         from rlstack.runs.run_directory import RunDirectory
         from rlstack.training.loggers import OF_ONE_RUN
@@ -218,11 +221,8 @@ class Population:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN, MANIFEST))
         stored = OmegaConf.create(RunDirectory(source).read_config())
-        words = [*starmap(assignment, hyperparameters.items())]
-        for entry in OverridesParser.create().parse_overrides(words):  # as a command line sets them
+        for entry in OverridesParser.create().parse_overrides(list(overrides)):  # as a command line sets them
             OmegaConf.update(stored, entry.key_or_group, entry.value(), merge=False)
-        for key, value in (referring or {}).items():
-            OmegaConf.update(stored, key, value, merge=False)
         stored["run_dir"] = str(target)
         RunDirectory(temporary).write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
         shutil.rmtree(target, ignore_errors=True)
@@ -279,11 +279,6 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
     run = checked(compose, space, fixed)
     population = Population(config, space, run.total_frames, {"arguments": fixed}, partial(composed, compose, fixed))
 
-    def assignments(member: PopulationMember) -> Iterator[str]:
-        yield from starmap(assignment, member.hyperparameters.items())
-        for key, value in population.referring(member).items():
-            yield from readable(override(key, value))
-
     def train(generation: Generation) -> None:
         number = population.generations.index(generation)
         print(f"generation {number + 1} of {config.generations}: members train to {generation.until:,} frames")
@@ -292,7 +287,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
             job(
                 population.run(index),
                 [*fixed, f"seed={run.seed + index}"],
-                [*assignments(member), f"until={until}"],
+                [*population.overrides(member), f"until={until}"],
             )
             for index, member in enumerate(generation.members)
             if not reached(population.run(index), generation.until)
@@ -320,7 +315,8 @@ def show(population: Population) -> None:
     rows = []
     for index in order:
         member, above = members[index], " < ".join(map(str, population.lineage(index)[1:])) or "-"
-        rows.append(({"member": str(index), "score": member.score}, member.hyperparameters, {"ancestors": above}))
+        varied = with_three_digits(member.hyperparameters)
+        rows.append({"member": str(index), "score": member.score, **varied, "ancestors": above})
     print(f"\npopulation finished: {population.folder}")
     show_scores(rows, population.run(order[-1]), population.config.direction)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")

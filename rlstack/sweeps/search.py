@@ -39,6 +39,7 @@ from .jobs import (
     show_scores,
     tell_failures,
     wait_for,
+    with_three_digits,
 )
 from .space import RangeDimension, Space, assignment, check_values, split
 
@@ -336,8 +337,8 @@ def show(searched: Search) -> None:
     for number in order:
         trial = searched.study.trials[number]
         state = {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())
-        values = {key: trial.params[key] for key in searched.space}
-        rows.append(({"trial": str(number), "score": score_of(trial)}, values, {"state": state}))
+        varied = with_three_digits({key: trial.params[key] for key in searched.space})
+        rows.append({"trial": str(number), "score": score_of(trial), **varied, "state": state})
     print(f"\nsearch finished: {searched.folder}")
     show_scores(rows, searched.run(order[-1]), searched.config.direction)
     print(f"hyperparameters and scores of every trial: {searched.folder / FILE}")

@@ -318,15 +318,14 @@ def test_options_that_refer_to_a_hyperparameter_follow_it_in_a_copy(tmp_path: Pa
     ((index, copied),) = [
         entry for entry in enumerate(subject.generations[1].members) if entry[1].copied_from is not None
     ]
-    expected = 3 * copied.hyperparameters["agent.lr"]
-    assert subject.referring(copied) == {"agent.lr_critic": expected}
-    assert OmegaConf.load(subject.run(index) / "config.yaml").agent.lr_critic == expected
+    stored = OmegaConf.load(subject.run(index) / "config.yaml")
+    assert stored.agent.lr_critic == 3 * copied.hyperparameters["agent.lr"]
 
 
 def test_a_copy_logs_to_a_wandb_run_of_its_own(tmp_path: Path) -> None:
     subject = population(tmp_path, generations=1)
     subject.evolve(trainer(subject))
-    subject._copy(subject.run(0), subject.run(1), {"agent.lr": 2.5})
+    subject._copy(subject.run(0), subject.run(1), ["++agent.lr=2.5"])
     assert not (subject.run(1) / "wandb_run_id").exists()
     assert (subject.run(1) / "weights").read_bytes() == (subject.run(0) / "weights").read_bytes()
 
@@ -338,7 +337,7 @@ def test_a_copy_holds_what_a_choice_means(choice: str, value: Any, tmp_path: Pat
     """Choices are kept as they are written on a command line."""
     subject = population(tmp_path, generations=1)
     subject.evolve(trainer(subject))
-    subject._copy(subject.run(0), subject.run(1), {"agent.hidden": choice})
+    subject._copy(subject.run(0), subject.run(1), [f"++agent.hidden={choice}"])
     assert RunDirectory.open(subject.run(1)).read_config()["agent"]["hidden"] == value  # signed, if it is code
 
 
@@ -400,12 +399,9 @@ def test_all_failed_is_an_error(tmp_path: Path) -> None:
     refused(ConfigError, "generation 1 has failed", population(tmp_path).evolve, lambda generation: None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "needle"), [({"members": 5}, "members is 6, not 5"), ({"quantile": 0.2}, "quantile is 0.34, not 0.2")]
-)
-def test_other_settings_are_refused(changes: dict[str, Any], needle: str, tmp_path: Path) -> None:
+def test_other_settings_are_refused(tmp_path: Path) -> None:
     population(tmp_path)
-    refused(ConfigError, needle, population, tmp_path, **changes)
+    refused(ConfigError, "members is 6, not 5", population, tmp_path, members=5)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "rlstack-population", "version": 2}', "{" * 10_000])
