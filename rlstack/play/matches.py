@@ -47,6 +47,9 @@ class BestGames:
 
     Raises:
         ConfigError: the world cannot be recorded or has no replays.
+
+    Attributes:
+        recorder: recorder of the worlds; it records a step after every step, before worlds restart.
     """
 
     def __init__(self, world: str, most: int, of: str | None = None) -> None:
@@ -54,7 +57,7 @@ class BestGames:
             raise ConfigError(f"save: {world!r} has no replays; worlds that have them: {', '.join(_worlds())}")
         self.world, self.most, self.of = world, most, of
         self.games: list[RecordedGame] = []
-        self._recorder: Any = None
+        self.recorder: Any = None
 
     @staticmethod
     def can_record(world: str) -> bool:
@@ -63,12 +66,8 @@ class BestGames:
 
     def watch(self, env: EnvBase) -> None:
         """Records all worlds of an env that has just been reset."""
-        self._recorder = hooks_of(env).recorder(range(env.batch_size[0]))
-        self._recorder.add()
-
-    def add(self) -> None:
-        """Records a step; call it after every step, before worlds restart."""
-        self._recorder.add()
+        self.recorder = hooks_of(env).recorder(range(env.batch_size[0]))
+        self.recorder.add()
 
     def finish(self, world: int, number: int, game: GameResult) -> None:
         """Ends the game of a world, and keeps it if it is among the best so far.
@@ -76,17 +75,13 @@ class BestGames:
         Args:
             number: number of the game in its schedule, from 0.
         """
-        recording = self._recorder.finish(world)
+        recording = self.recorder.finish(world)
         seen = game.seen_by(self.of or game.first)
         lead = seen.points_first - seen.points_second if self.of else abs(seen.points_first - seen.points_second)
         if lead > 0:
             recording = recording.named((game.first, game.second), f"game {number + 1}")
             games = [*self.games, RecordedGame(lead, number, game.steps, recording)]
             self.games = sorted(games, key=lambda kept: (-kept.lead, kept.steps))[: self.most]
-
-    def restarted(self) -> None:
-        """Records the restart of worlds whose games had ended."""
-        self._recorder.begin()
 
     def save(self, folder: Path, video: bool = True) -> list[Path]:
         """Writes ``best_1.npz`` (or with the world's suffix), ``best_2.npz``, ..., best first; returns the paths.
@@ -281,7 +276,7 @@ class GameRunner:
                 stepped, root = env.step_and_maybe_reset(root)
             else:
                 stepped = env.step(root)
-                best.add()  # the last state of a finished world exists only here
+                best.recorder.add()  # the last state of a finished world exists only here
                 root = env.maybe_reset(env.step_mdp(stepped))
             following = stepped.get("next")
             steps += 1
@@ -312,5 +307,5 @@ class GameRunner:
             seated[plays_on] = pairs[number[plays_on]]
             seats.seat(torch.zeros_like(number, dtype=torch.bool).index_fill(0, over, True), seated)
             if best is not None:
-                best.restarted()
+                best.recorder.begin()
         return [results[game] for game in range(len(schedule))]

@@ -92,7 +92,6 @@ def test_games_are_played_under_the_options_of_evaluations_except_those_to_keep(
 
 def test_who_does_not_play_is_refused() -> None:
     refused(ConfigError, "'x' is not a player here; known: high, low", arena().play, [("high", "x")])
-    refused(ConfigError, "does not have two sides", GameRunner, "marinenav", {})
     assert arena().play([]) == []
 
 

@@ -132,11 +132,6 @@ def test_unknown_players_are_refused_in_one_line(source: Any, message: str) -> N
     refused(ConfigError, message, make_player, source, Duel())
 
 
-def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
-    env: Any = envs.make("rocket", num_worlds=1)
-    refused(ConfigError, r"ppo0.pt: the agent does not fit the env", make_player, str(checkpoint(tmp_path)), env)
-
-
 def test_worlds_without_sides_are_refused() -> None:
     message = "MarineNav does not have two sides that play against each other; known: Echelon, Rocket"
     refused(ConfigError, message, sides_of, envs.make("marinenav", num_worlds=1))

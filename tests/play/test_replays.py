@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from rlstack.config import ConfigError
 from rlstack.envs.echelon.match import STATISTICS, statistics
 from rlstack.envs.echelon.recording import load_replay as load_echelon
 from rlstack.envs.rocket.recording import load_replay
-from rlstack.envs.world import WorldHooks
 from rlstack.league import play, run_league
 from rlstack.play.games import GameResult, pairing
 from rlstack.play.league import League
@@ -24,61 +24,24 @@ from tests.refusals import refused
 SHORT = {"max_seconds": 0.3, "blue": 1, "orange": 2}
 
 
-class Tape:
-    """A stand-in recorder, whose recording is the numbers of the calls of ``add`` that it saw."""
-
-    def __init__(self, env: Any, worlds: Any) -> None:
-        self.calls, self.since = 0, [0 for _ in worlds]
-
-    def add(self) -> None:
-        self.calls += 1
-
-    def begin(self) -> None:
-        return
-
-    def finish(self, world: int) -> Any:
-        first, self.since[world] = self.since[world], self.calls
-        return Taped((first, self.calls))
-
-
-class Taped(tuple[int, int]):
-    """A recording without its title."""
-
-    def named(self, players: tuple[str, str], title: str) -> Any:
-        return (*self, *players, title)
-
-
-class TapedWorld(WorldHooks):
-    batch_size = (1,)
-
-    def recorder(self, worlds: Any, titles: Any = None) -> Any:
-        return Tape(self, worlds)
-
-
-@pytest.fixture
-def taped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives every world a recorder."""
-    monkeypatch.setattr(BestGames, "can_record", staticmethod(lambda world: True))
-
-
 def keep(best: BestGames, *games: GameResult) -> list[int]:
-    best.watch(TapedWorld())  # type: ignore[arg-type]
+    best.recorder = Mock()
     for number, game in enumerate(games):
         best.finish(0, number, game)
     return [kept.number for kept in best.games]
 
 
-def test_the_largest_lead_comes_first_then_the_fastest_win(taped: None) -> None:
+def test_the_largest_lead_comes_first_then_the_fastest_win() -> None:
     games = [
         GameResult("a", "b", 1, 0, 50),
         GameResult("b", "a", 3, 0, 80),
         GameResult("a", "b", 0, 1, 20),
         GameResult("a", "b", 2, 2, 5),
     ]
-    assert keep(BestGames("any", 3), *games) == [1, 2, 0]
-    assert keep(BestGames("any", 1), *games) == [1]
-    assert keep(BestGames("any", 3, of="a"), *games) == [0]  # of those that `a` won
-    assert keep(BestGames("any", 3, of="b"), *games) == [1, 2]
+    assert keep(BestGames("rocket", 3), *games) == [1, 2, 0]
+    assert keep(BestGames("rocket", 1), *games) == [1]
+    assert keep(BestGames("rocket", 3, of="a"), *games) == [0]  # of those that `a` won
+    assert keep(BestGames("rocket", 3, of="b"), *games) == [1, 2]
 
 
 @pytest.mark.slow
@@ -87,7 +50,7 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
         """Keeps every game, however it ended."""
 
         def finish(self, world: int, number: int, game: GameResult) -> None:
-            self.games.append((number, game, self._recorder.finish(world)))  # type: ignore[arg-type]
+            self.games.append((number, game, self.recorder.finish(world)))  # type: ignore[arg-type]
 
     arena = seated(GameRunner("rocket", SHORT, num_worlds=2), "rule", "random")
     schedule, best = pairing("rule", "random", 5), All("rocket", 1)

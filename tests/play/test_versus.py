@@ -190,8 +190,6 @@ def test_an_evaluation_is_held_against_whom_it_names() -> None:
 )
 def test_wrong_options_are_refused_in_one_line(opponents: dict[str, Any], message: str) -> None:
     refused(ConfigError, message, duel, opponents=opponents)
-    message, opponents = "opponents: MarineNav does not have two sides", {"players": ["random"]}
-    refused(ConfigError, message, envs.make, "marinenav", num_worlds=1, opponents=opponents)
 
 
 # -- pool --------------------------------------------------------------------------------------------------------
@@ -524,8 +522,6 @@ def test_a_saved_world_goes_on_with_it() -> None:
 
 def test_evaluations_leave_it_out() -> None:
     assert evaluation_options({"opponents": {"players": ["self", "low"]}})["opponents"]["players"] == ["low"]
-    named = {"opponents": {"players": ["self"], "evaluation": ["low"]}}
-    assert evaluation_options(named)["opponents"]["players"] == ["low"]
     for wrong in ({"players": ["self"], "evaluation": None}, {"players": ["low"], "evaluation": ["self"]}):
         refused(ConfigError, r"evaluation: self exists only during training; name others", against_self, **wrong)
     refused(ConfigError, "opponent 'slf' is unknown, did you mean 'self'", against_self, players=["slf"])

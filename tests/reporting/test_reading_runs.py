@@ -533,13 +533,6 @@ def test_other_options_of_the_evaluation_are_named_and_its_episodes_are_no_pairs
     assert not found.paired and "different options of the world (blue)" in found.notes[0]
 
 
-def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
-    one = make_run(tmp_path / "a", config(), score_rows(0.2))
-    other = make_run(tmp_path / "b", config(1), score_rows(0.5))
-    found = compare([one], [other], "eval/success")
-    assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability is None
-
-
 def test_scores_of_different_worlds_do_not_compare(tmp_path: Path) -> None:
     one = make_run(tmp_path / "a", config())
     other = make_run(tmp_path / "b", config(env={"name": "another"}))
