@@ -169,7 +169,6 @@ def test_settings_are_taken_over_and_can_be_changed() -> None:
         ("sac_small", reacher, {"hidden": [3]}, r"agent.hidden: \[3\] contradicts the model, which has \[16, 12\]"),
         ("sac_small", reacher, {"hiden": [3]}, "agent.hiden: unknown key, did you mean 'hidden'"),
         ("sac_small", asymmetric, {}, "takes a vector of 5 features"),
-        ("sac_small", lambda: Noise(5, box((-2, 1), (0, 4))), {}, r"bounds high are \[1, 3\], the env's are \[1, 4\]"),
     ],
 )
 def test_what_cannot_be_converted(name: str, world: Any, overrides: dict[str, Any], message: str) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 
 from rlstack.adapters.marinenav.agents import InterleavedReplay
 from tests.exhaustive import recordings
@@ -90,12 +89,6 @@ def one_by_one(memory: InterleavedReplay, data: TensorDict) -> None:
                 append(memory, entry["observation"], entry["action"], following["reward"], following["done"])
 
 
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    return torch.equal(left, right) if isinstance(left, Tensor) else left == right
-
-
 @pytest.mark.parametrize("capacity", [1000, 50, 17])
 def test_folded_batches_are_appended_step_by_step_in_row_order(capacity: int) -> None:
     memory, reference = (InterleavedReplay(capacity, 4, CPU) for _ in range(2))
@@ -106,7 +99,7 @@ def test_folded_batches_are_appended_step_by_step_in_row_order(capacity: int) ->
     ours, theirs = memory.state_dict(), reference.state_dict()
     if capacity == 17:  # one batch is more than fits: its last records stand from the old write position on
         ours, theirs = ({key: state[key] for key in ("starts", "max_priority", "tree")} for state in (ours, theirs))
-    assert same(ours, theirs)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_what_follows_the_start_of_an_episode_is_blank() -> None:
@@ -191,5 +184,6 @@ def test_goes_on_exactly_after_a_checkpoint() -> None:
             each.update_priority(samples[-1]["index"], torch.rand(8))
             each.extend_interleaved(sequences(5, 3, seed=10 + step))
         runs.append((torch.stack(samples), each.state_dict()))
-    assert (runs[0][0] == runs[1][0]).all() and same(runs[0][1], runs[1][1])
+    assert (runs[0][0] == runs[1][0]).all()
+    torch.testing.assert_close(runs[0][1], runs[1][1], rtol=0, atol=0)
     refused(ValueError, "capacity 60 does not fit", InterleavedReplay(61, 8, CPU).load_state_dict, memory.state_dict())

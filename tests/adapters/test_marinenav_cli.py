@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import rlstack
-from rlstack import envs
 from rlstack.adapters.marinenav.__main__ import PublishedFiles, Trial, folders, main, read_trials, train_together
 from rlstack.adapters.marinenav.agents import NETWORKS, load_published, network_of, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
@@ -26,6 +25,7 @@ from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.runs.checkpoint import CheckpointStore
+from rlstack.runs.loading import LoadedRun
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from tests.envs.marinenav.recorded import load_json
@@ -157,9 +157,7 @@ def changed(group: str, **values: Any) -> dict[str, Any]:
         ({"seed": []}, ["seed", "empty"]),
         ({"total_timesteps": 0}, ["total_timesteps", "0"]),
         ({"agent_type": "PPO"}, ["agent_type", "'AC-IQN'", "'Rainbow'", "PPO"]),
-        ({"agent_type": ["DQN", "TD3"]}, ["agent_type", "TD3"]),
         ({"imitation_learning": True}, ["imitation_learning", "-I/--imitate <expert>"]),
-        ({"imitation_learning": [False, True]}, ["imitation_learning", "-I/--imitate <expert>"]),
         ({"imitation_learning": "no"}, ["imitation_learning", "true or false"]),
         ({"load_model": "nowhere"}, ["load_model", "nowhere"]),
         ({"load_model": str(RELEASED), "agent_type": "DQN"}, ["load_model", "type AC-IQN or DDPG, not DQN"]),
@@ -212,6 +210,16 @@ def test_a_mistake_on_the_command_line(
 # --- a training
 
 
+def run_of(folder: Path, agent_type: str) -> LoadedRun:
+    """Returns the run that a trial's folder is, whose last networks the published files hold."""
+    run = rlstack.load(folder)
+    read_back = published_agent(folder, run.make_env())
+    for part in NETWORKS[agent_type]:
+        ours, theirs = network_of(run.agent, part).state_dict(), network_of(read_back, part).state_dict()
+        assert all(torch.equal(theirs[name], value) for name, value in ours.items())
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("agent_type", sorted(NETWORK_FILES))
 def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> None:
@@ -237,13 +245,8 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
 
     returns = [float(row["eval/return"]) for row in logged(folder) if row["eval/return"]]
     assert returns == pytest.approx([row["return"] for row in recorded.summary()], rel=1e-6)
-    # The folder is also a run, whose last networks the files hold.
-    run = rlstack.load(folder)
+    run = run_of(folder, agent_type)
     assert run.frames == 48 and run.agent.updates == 8  # after 20, 24, ..., 48 steps
-    read_back = published_agent(folder, run.make_env())
-    for part in NETWORKS[agent_type]:
-        ours, theirs = network_of(run.agent, part).state_dict(), network_of(read_back, part).state_dict()
-        assert all(torch.equal(theirs[name], value) for name, value in ours.items())
 
 
 @pytest.mark.slow
@@ -399,26 +402,8 @@ def test_a_trial_clones_the_published_actor_on_every_level(cloning: Path) -> Non
     recorded = read_evaluations(trial / "evaluations.npz")
     assert recorded.timesteps == [0] and [len(episode.robots) for episode in recorded.episodes[0]] == [1, 2]
     assert imitation_metrics(trial)["imitation/frames"] == 400
-    world = rlstack.load(trial).make_env(num_worlds=32)
+    world = run_of(trial, "DDPG").make_env(num_worlds=32)
     assert set(world.reset()["episode", "level"].flatten().tolist()) == {0, 1}
-
-
-@pytest.mark.slow
-def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_nothing(cloning: Path) -> None:
-    for name, changes in (("clone", {}), ("untrained", {"imitation_learning": False, "total_timesteps": 4})):
-        expert = ["-I", "marinenav:AC_IQN_params.npz"] if name == "clone" else []
-        main(["-C", write_cloning(cloning, save_dir=name, **changes), *expert])
-    env = envs.make("marinenav", num_worlds=24, num_robots=2, num_obstacles=1, seed=5)
-    expert_acts = rlstack.load_policy("marinenav:AC_IQN_params.npz", env)
-    rollout = env.rollout(40, expert_acts, break_when_any_done=False)
-    active, wanted = rollout["agents", "active"], rollout["agents", "action"].clone()
-
-    def error(folder: str) -> float:
-        (trial,) = (cloning / folder).glob("*/*")
-        action = rlstack.load_policy(f"marinenav:{trial}", env)(rollout.clone())["agents", "action"]
-        return float((action - wanted)[active].square().mean())
-
-    assert error("clone") < 0.75 * error("untrained")
 
 
 @pytest.mark.slow
@@ -484,17 +469,12 @@ def test_an_interrupted_cloning_goes_on_to_the_same_end(
             ["IQN cannot imitate evaluations_example.npz: ", "action is float64", "int64"],
         ),
         ("SAC", "nowhere.npz", ["nowhere.npz does not exist"]),
-        ("SAC", "nowhere", ["'nowhere' does not exist"]),
         ("SAC", "marinenav:nowhere.npz", ["nowhere.npz"]),
-        ("SAC", "tensorflow:model", ["kind", "sb3"]),
-        ("SAC", "AC_IQN_params.npz", ["AC_IQN_params.npz", "observation/"]),
-        ("SAC", "other.npz", ["other.npz", "observation/"]),
     ],
 )
 def test_an_expert_that_does_not_fit_is_one_clear_line(
     agent_type: Any, expert: str, needles: list[str], cloning: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.savez(cloning / "other.npz", observation=np.zeros((20, 3)), action=np.zeros((20, 2)))
     line = refused_line(capsys, main, "-C", write_cloning(cloning, agent_type=agent_type), "-I", expert)
     assert line.startswith("error: -I/--imitate")
     assert not [needle for needle in needles if needle not in line], line

@@ -342,7 +342,6 @@ def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(rlstack_command
     [
         ([], "error: folder: runs is not a folder"),
         (["folder=."], "error: folder: . holds no runs"),
-        (["folder=no"], "error: folder: no is not a folder"),
         (["folder=.", "output=page.pdf"], "error: output: page.pdf is not the name of a page"),
         (["folder=.", "films_mb=-1"], "error: films_mb: -1.0 is outside"),
     ],
