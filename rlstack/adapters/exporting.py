@@ -114,21 +114,22 @@ def export_policy(
         wanted, _ = _action_and_memory(module(*inputs))
         given, interface = TensorDict(dict(zip(module.names, inputs)), [INPUTS]), module.interface
 
-        def part(output: int) -> Act:
-            return lambda entries, _: _action_and_memory(module(*(entries.get(name) for name in module.names)))[output]
+        def compared(does: str, output: int, answer: Tensor, allowed: float | None = None) -> Agreement:
+            def act(entries: Any, _: Tensor | None) -> Tensor:
+                return _action_and_memory(module(*map(entries.get, module.names)))[output]
 
-        agreement = compare(part(0), answer, given, None, interface)
-        if agreement.wrong or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
-            raise ConfigError(
-                f"the exported program acts otherwise than the agent on {agreement.wrong} of {INPUTS} random inputs, "
-                f"by up to {agreement.largest:.1e}; nothing was written"
-            )
-        kept = None if memory is None else compare(part(1), memory, given, None, interface, TOLERANCE)
-        if kept is not None and kept.wrong:
-            raise ConfigError(
-                f"the exported program remembers otherwise than the agent on {kept.wrong} of {INPUTS} random inputs, "
-                f"by up to {kept.largest:.1e}; nothing was written"
-            )
+            found = compare(act, answer, given, None, interface, allowed)
+            if found.wrong or not alike:
+                raise ConfigError(
+                    f"the exported program {does} otherwise than the agent on {found.wrong} of {INPUTS} random inputs, "
+                    f"by up to {found.largest:.1e}; nothing was written"
+                )
+            return found
+
+        alike = single.shape == answer[:1].shape and answer.dtype == wanted.dtype
+        agreement = compared("acts", 0, answer)
+        if memory is not None:
+            compared("remembers", 1, memory, TOLERANCE)
         action: dict[str, Any] = {"kind": "continuous", "meaning": interface.describe_action()}
         if interface.choices is not None:
             action |= {"kind": "discrete", "choices": list(interface.choices)}

@@ -301,10 +301,8 @@ def add_candidates(
             name = free_name(name, taken) if wanted is None else name
             if name in taken:
                 raise ConfigError(f"players: the name {name!r} is taken in this league; give {source!r} another")
-            plain, meta = (
-                source if isinstance(source, str) else dict(source),
-                {"frames": None, "agent": kind, "note": note},
-            )
+            plain = source if isinstance(source, str) else dict(source)
+            meta = {"frames": None, "agent": kind, "note": note}
             member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
             if kind == "rlstack":
                 member = replace(member, file=f"{PLAYERS}/{name}.pt")

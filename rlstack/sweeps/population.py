@@ -100,7 +100,7 @@ class Population:
         total_frames: length of a member's run over all generations.
         settings: other settings by name that must stay equal for a population to continue.
         composed: function that returns the configuration of a run with these hyperparameters, some of whose options may
-            refer to them (``${agent.lr}``); None: no option does.
+            refer to them (``${agent.lr}``).
 
     Raises:
         ConfigError: the folder holds a population with other settings, or its file cannot be read.
@@ -112,7 +112,7 @@ class Population:
         space: Space,
         total_frames: int,
         settings: dict[str, Any],
-        composed: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+        composed: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         self.config, self.space, self.total_frames, self._composed = config, space, total_frames, composed
         self.folder = Path(config.folder)
@@ -189,7 +189,7 @@ class Population:
 
         now = member.hyperparameters
         words = [*starmap(assignment, now.items())]
-        if self._composed is not None and member.copied_from is not None:
+        if member.copied_from is not None:
             before = self.generations[-2].members[member.copied_from].hyperparameters
             for key, value, _ in differing(self._composed(now), self._composed(before)):
                 if not any(f"{key}.".startswith(f"{name}.") for name in now):

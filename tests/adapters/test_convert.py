@@ -202,29 +202,14 @@ def test_the_full_set(kind: str, shared_dir: Path) -> None:
 # -- MarineNav and the command -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Returns files of published agents: an AC-IQN actor, and a small DQN."""
-    folder = tmp_path_factory.mktemp("published")
-    recorded = np.load(FIXTURES / "losses/public_DQN.npz")
-    prefix = "local0/net/"
-    arrays = {key.removeprefix(prefix): recorded[key] for key in recorded.files if key.startswith(prefix)}
-    np.savez(folder / "DQN_params.npz", **arrays)
-    return {"AC-IQN": FIXTURES / "marinenav/AC_IQN_params.npz", "DQN": folder / "DQN_params.npz"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["AC-IQN", "DQN"])
 def test_marinenavs_agents(
-    kind: str,
-    published: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    recwarn: pytest.WarningsRecorder,
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    out = tmp_path / "new folder/converted.pt"
+    out, file = tmp_path / "new folder/converted.pt", FIXTURES / f"marinenav/{kind.replace('-', '_')}_params.npz"
     small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
-    rlstack.convert("marinenav", str(published[kind]), f"out={out}", *small)
+    rlstack.convert("marinenav", str(file), f"out={out}", *small)
     printed, complaints = capsys.readouterr()
     assert complaints == "" and not recwarn.list
     assert "differ by 0.0e+00 at most on 256 random observations" in printed
@@ -233,7 +218,7 @@ def test_marinenavs_agents(
     loaded = rlstack.load(out)
     env = loaded.make_env(num_worlds=2)
     seen = env.reset()
-    policy = rlstack.load_policy(f"marinenav:{published[kind]}", env, agent_type=kind)
+    policy = rlstack.load_policy(f"marinenav:{file}", env, agent_type=kind)
     key = ("agents", "action")
     assert torch.equal(loaded.agent.policy(explore=False)(seen.clone())[key], policy(seen.clone())[key])
     rollout = env.rollout(8, loaded.agent.policy(explore=True), break_when_any_done=False)
@@ -279,8 +264,8 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.fixture
-def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
-    rlstack.convert("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
+def checkpoint(tmp_path: Path) -> Path:
+    rlstack.convert("marinenav", ACTOR, "agent_type=AC-IQN", f"out={tmp_path / 'ours.pt'}")
     return tmp_path / "ours.pt"
 
 

@@ -20,6 +20,7 @@ from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 from rlstack.evaluation.statistics import wilson_interval
 from tests.envs.marinenav.recorded import load_json
+from tests.exhaustive import recordings
 
 CONTINUOUS = {"AC_IQN": True, "DDPG": True, "SAC": True, "DQN": False, "IQN": False}
 EXACT: dict[str, Any] = {"dtype": torch.float64}
@@ -46,37 +47,19 @@ def outputs(agent: Any, name: str, observation: TensorDict, recorded: dict[str, 
     return {"q": agent.network(observation)} if name == "DQN" else {"action": agent.actor(observation)}
 
 
-def check_outputs(params: Path, io: Path) -> None:
-    with np.load(io) as file:
+@pytest.mark.filterwarnings("ignore:.*start fresh:UserWarning")
+@recordings("*/*_io_public.npz", "weights/marinenav/*_io_*.npz", least=len(CONTINUOUS))
+def test_recorded_outputs(path: Path) -> None:
+    with np.load(path) as file:
         recorded = {key: torch.from_numpy(value) for key, value in file.items()}
-    name = params.name.removesuffix("_params.npz")
+    name = path.stem.partition("_io_")[0]
     keys = {"self": "self_state", "objects": "objects", "mask": "mask"}
     observation = TensorDict({ours: recorded[theirs] for ours, theirs in keys.items()}, [32])
     with torch.no_grad():
-        results = outputs(agent_of(params), name, observation, recorded)
+        results = outputs(agent_of(path.parents[1] / f"marinenav/{name}_params.npz"), name, observation, recorded)
     for key, value in results.items():
         expected = recorded["action" if key == "target's" else key]
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-9, msg=f"{name}: {key}")
-
-
-WITHOUT_CRITICS = "ignore:.*start fresh:UserWarning"
-
-
-@pytest.mark.filterwarnings(WITHOUT_CRITICS)
-@pytest.mark.parametrize(("name", "folder"), [("AC_IQN", "losses"), ("DQN", "marinenav")])
-def test_recorded_outputs(name: str, folder: str, fixtures_dir: Path) -> None:
-    check_outputs(fixtures_dir / f"marinenav/{name}_params.npz", fixtures_dir / f"{folder}/{name}_io_public.npz")
-
-
-@pytest.mark.filterwarnings(WITHOUT_CRITICS)
-@pytest.mark.shared
-@pytest.mark.parametrize("name", CONTINUOUS)
-def test_all_recorded_outputs(name: str, shared_dir: Path) -> None:
-    folder = shared_dir / "weights/marinenav"
-    recordings = sorted(folder.glob(f"{name}_io_*.npz"))
-    assert recordings
-    for path in recordings:
-        check_outputs(folder / f"{name}_params.npz", path)
 
 
 @pytest.mark.slow

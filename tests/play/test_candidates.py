@@ -202,7 +202,6 @@ def test_the_pool_is_the_best_commanders_and_the_newest_candidates(tmp_path: Pat
     assert pool(league, PoolConfig(), but="c24") == [*best[1:], "c4", "n6", "n5", "n4", "n3", "n2"]
     assert pool(league, PoolConfig(commanders=1, candidates=0)) == ["c24"]
     unsure = league.ratings
-    assert isinstance(unsure, Glicko2)
     unsure._players["c24"] = unsure._players["c24"]._replace(deviation=60.0)  # 1524 - 120, below 1519 - 100
     assert "c24" not in pool(league, PoolConfig(commanders=5))
 
@@ -210,7 +209,6 @@ def test_the_pool_is_the_best_commanders_and_the_newest_candidates(tmp_path: Pat
 def test_a_candidate_is_promoted_within_the_best_and_never_loses_it(tmp_path: Path) -> None:
     league = league_of(tmp_path, {"c0": 1600.0, "c1": 1500.0})
     candidates(league, "n0", "n1", "n2")
-    assert isinstance(league.ratings, Glicko2)
     for name, rating in (("n0", 1500.0), ("n1", 1501.0), ("n2", 1400.0)):
         league.ratings._players[name] = Rating(rating, 50.0)
     rules = PoolConfig(commanders=2)
@@ -259,23 +257,18 @@ def test_sides_alternate_and_each_match_draws_its_rival_by_its_own_seed(tmp_path
 def test_an_evaluation_is_one_rating_period_from_the_ratings_before_it(tmp_path: Path) -> None:
     league = league_of(tmp_path, {"c1": 1600.0, "c0": 1400.0, "idle": 1300.0})
     candidates(league, "n1")
-    before = {name: whole(league, name) for name in league.members}
+    before = {name: league.ratings.whole(name) for name in league.members}
     verdict = evaluate(league, Judge(), "n1", PoolConfig(commanders=2), games=10)
     assert verdict is not None and "against a pool of 2, rating 1500 -> " in verdict and len(league.games) == 10
     scores = [("c1" if "c1" in game[:2] else "c0", game.seen_by("n1").score) for game in league.games]
     assert set(scores) == {("c1", 0.5), ("c0", 1.0)}  # who names the same number draws
-    assert whole(league, "n1") == rate(before["n1"], [(before[rival], score) for rival, score in scores])
+    assert league.ratings.whole("n1") == rate(before["n1"], [(before[rival], score) for rival, score in scores])
     # Both phases: the rivals, too, are rated by the candidate as it was before.
     for rival in ("c0", "c1"):
         theirs = [(before["n1"], 1.0 - score) for name, score in scores if name == rival]
-        assert whole(league, rival) == rate(before[rival], theirs)
-    assert whole(league, "idle") == before["idle"]._replace(deviation=pytest.approx(51.07, abs=0.01))  # of 50
+        assert league.ratings.whole(rival) == rate(before[rival], theirs)
+    assert league.ratings.whole("idle") == before["idle"]._replace(deviation=pytest.approx(51.07, abs=0.01))  # of 50
     assert League.open(tmp_path).ratings.state_dict() == league.ratings.state_dict()
-
-
-def whole(league: League, name: str) -> Rating:
-    assert isinstance(league.ratings, Glicko2)
-    return league.ratings.whole(name)
 
 
 def test_match_i_has_the_seed_of_its_number(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, count
 from pathlib import Path
 from typing import Any
@@ -289,11 +289,8 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
             with league.changing():
                 league.admit(member(f"{writer}.{number}"))
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(write, range(4)))) == 4
     assert len(League.open(tmp_path).members) == 2 + 4 * 4
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 
 import rlstack
 from rlstack import envs
@@ -33,6 +31,7 @@ from rlstack.play.results import (
     standings,
 )
 from rlstack.runs import loading
+from tests.evaluation.scripted import Scripted
 from tests.play.duel import NAME, Watching, constant_run, seated
 from tests.refusals import refused
 
@@ -224,18 +223,9 @@ def test_rules_beat_chance_in_rocket() -> None:
 # -- An agent judged by games: what is played, shown and written -----------------------------------------------------
 
 
-class Ones(TensorDictModuleBase):
-    """Names 1, or 2 when it explores."""
-
-    in_keys = [("agents", "observation")]
-    out_keys = [("agents", "action")]
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.set(("agents", "action"), torch.full(tensordict["agents"].batch_size, self.number))
+def ones(explore: bool) -> Scripted:
+    """Returns a policy that names 1, or 2 when it explores."""
+    return Scripted(lambda root: torch.full(root["agents"].batch_size, 2 if explore else 1))
 
 
 @pytest.fixture
@@ -243,7 +233,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns a run that was trained against opponents, in a world whose second side lacks one of its two agents."""
     env = {"name": NAME, "num_worlds": 4, "size": 2, "absent": True, "opponents": {"players": ["gone:forever"]}}
     interface = Interface.of(envs.make(NAME, size=2, absent=True))
-    agent: Any = SimpleNamespace(interface=interface, policy=lambda explore: Ones(2 if explore else 1))
+    agent: Any = SimpleNamespace(interface=interface, policy=ones)
     path = tmp_path / "r7"
     file = path / "checkpoints" / "checkpoint_000000001234.pt"
     loaded = loading.LoadedRun(agent, {"env": env}, 1234, file, path)

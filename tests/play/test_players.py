@@ -83,18 +83,10 @@ def test_players_of_the_world_by_name() -> None:
     assert set(torch.stack([seats.act(env.reset()["agents"])[1, 1] for _ in range(40)]).tolist()) == {0, 1, 2}
 
 
-def checkpoint(tmp_path: Path) -> Path:
-    """Returns the checkpoint of an untrained PPO in the world of duels."""
-    agent = make_agent("ppo", Duel(), hidden=[8])
-    config = {"agent": to_plain(agent.config), "env": {"name": NAME}, "total_frames": 1000}
-    path = tmp_path / "ppo0.pt"
-    write_checkpoint(path, {"frames": 7, "agent": agent.state_dict(), "config": config}, 7)
-    return path
-
-
 def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
-    env = Duel(num_worlds=3, size=2)
-    path = checkpoint(tmp_path)
+    env, agent, path = Duel(num_worlds=3, size=2), make_agent("ppo", Duel(), hidden=[8]), tmp_path / "ppo0.pt"
+    config = {"agent": to_plain(agent.config), "env": {"name": NAME}, "total_frames": 1000}
+    write_checkpoint(path, {"frames": 7, "agent": agent.state_dict(), "config": config}, 7)
     root = env.reset()
     root["agents", "observation"] = torch.randn(3, 4, 4)
     expected = load(path).agent.policy(explore=False)(root.clone())["agents", "action"]

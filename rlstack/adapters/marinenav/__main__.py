@@ -209,16 +209,11 @@ class PublishedFiles(Hook):
 
     def on_prepare(self, training: Training) -> None:
         """Takes over the networks of ``load_model``; where the run continues, the evaluations before that."""
-        file = training.run.path / EVALUATIONS
+        file, imitation = training.run.path / EVALUATIONS, training.hook(Imitation)
         if training.frames and file.exists():
             self.evaluations = read_evaluations(file)  # those of a future left behind go when the next is added
-        elif not (training.frames or self._cloned(training)):
+        elif not training.frames and (imitation is None or not imitation.done):
             take_over(self.trial, training.agent, training.env)
-
-    @staticmethod
-    def _cloned(training: Training) -> bool:
-        imitation = training.hook(Imitation)
-        return imitation is not None and imitation.done
 
     def on_start(self, training: Training) -> None:
         """Writes the episodes with the beginnings of histories that the published trainer writes and ignores."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,11 +156,10 @@ class Evaluations:
             rows.append(row)
         return rows
 
-    def print_table(self, stream: TextIO | None = None) -> None:
-        """Prints :meth:`summary` to a stream (default: stdout)."""
-        rows = self.summary()
-        if rows:
-            print_rows(rows, stream or sys.stdout)
+    def print_table(self) -> None:
+        """Prints :meth:`summary`."""
+        if rows := self.summary():
+            print_rows(rows, sys.stdout)
 
     def save(self, path: str | Path) -> None:
         """Writes the nine arrays, replacing the file in one step."""
