@@ -111,8 +111,9 @@ def traced(kind: str, network: nn.Module) -> Any:
 SMALL: dict[str, Any] = {"self_features": SELF, "object_features": [OBJECT], "hidden": [HIDDEN, HIDDEN]}
 
 
-def world(kind: str, dtype: torch.dtype = torch.float64) -> Any:
-    return envs.make("marinenav", num_worlds=6, num_robots=4, continuous_actions=kind in CONTINUOUS, dtype=dtype)
+def world(kind: str) -> Any:
+    options = {"continuous_actions": kind in CONTINUOUS, "dtype": torch.float64}
+    return envs.make("marinenav", num_worlds=6, num_robots=4, **options)
 
 
 def native(kind: str, seed: int = 0, **overrides: Any) -> Agent:

@@ -385,8 +385,6 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     [
         (["arena", "none.pt", "out=x"], "none.pt: No such file"),
         (["arena", "none.pt", "out=x", "+env.name=any"], "none.pt: No such file"),
-        (["arena", "none.pt", "out=x", "vecnormalize=y"], "vecnormalize: agents of kind arena have none"),
-        (["sb3", "none.zip", "out=x", "normalization=y"], "normalization: agents of kind sb3 have none"),
     ],
 )
 @pytest.mark.usefixtures("anywhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import zipfile
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from rlstack.config.overrides import override
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
 from tests.adapters.small_worlds import MULTI, Noise, box
+from tests.adapters.test_sb3_models import model as fixture
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import begun, composed
@@ -63,24 +63,15 @@ MODELS: list[tuple[str, Worlds]] = [
 ]
 
 
-def files(name: str, statistics: bool = True) -> dict[str, Any]:
-    pickle = FIXTURES / f"sb3/{name}_vecnormalize.pkl"
-    paths = {"path": FIXTURES / f"sb3/{name}.zip"}
-    return {**paths, "vecnormalize": pickle} if statistics and pickle.exists() else paths
-
-
 def native(name: str, env: Any, statistics: bool = True, **overrides: Any) -> Any:
-    model = load_sb3(**files(name, statistics))
-    if name == "ppo_mlp_box_action":
-        model = dataclasses.replace(model, low=None, high=None)  # those of a file that does not tell them
-    return sb3_agent(model, env, **overrides)
+    return sb3_agent(fixture(name, statistics, bounds=name != "ppo_mlp_box_action"), env, **overrides)
 
 
 @exhaustive("statistics", [True, False])
 @exhaustive(("name", "world"), MODELS)
 def test_greedy_actions_are_the_models(name: str, world: Worlds, statistics: bool) -> None:
     env = world(256)
-    model = load_sb3(**files(name, statistics))
+    model = fixture(name, statistics)
     agent = native(name, env, statistics)
     seen = env.reset()
     expected = model.network.choose(model.network(model.features(seen["observation"]))[0])
@@ -109,7 +100,7 @@ def test_goes_on_training(name: str, world: Worlds) -> None:
 @pytest.mark.parametrize("name", ["a2c_multi_default", "ppo_mlp_box_action"])
 def test_values_and_spread_of_an_actor_critic(name: str) -> None:
     env = arena() if name[0] == "a" else asymmetric()
-    agent, model = native(name, env), load_sb3(**files(name))
+    agent, model = native(name, env), fixture(name)
     observation = env.reset()["observation"]
     outputs, _ = model.network(model.features(observation))
     torch.testing.assert_close(agent.critic(agent.normalized(observation)), outputs["value"], atol=1e-6, rtol=0)
@@ -119,12 +110,12 @@ def test_values_and_spread_of_an_actor_critic(name: str) -> None:
 
 
 def test_critics_targets_and_temperature_of_sac() -> None:
-    agent, model = native("sac_small", reacher()), load_sb3(**files("sac_small"))
+    agent, model = native("sac_small", reacher()), fixture("sac_small")
     observation, action = torch.randn(20, 5), torch.rand(20, 2) * 2 - 1
     for index, critic in enumerate(agent.critics):
         expected = model.network.parts[f"critic{index}"](torch.cat((observation, action), -1))
         torch.testing.assert_close(critic(observation, action), expected)
-    with zipfile.ZipFile(files("sac_small")["path"]) as file, file.open("policy.pth") as weights:
+    with zipfile.ZipFile(FIXTURES / "sb3/sac_small.zip") as file, file.open("policy.pth") as weights:
         state = torch.load(weights, weights_only=True)
     for index, name in enumerate(("critic_1", "critic_2")):
         output = agent.targets[name].network.output
@@ -135,7 +126,7 @@ def test_critics_targets_and_temperature_of_sac() -> None:
 
 def test_statistics_go_on_from_theirs() -> None:
     agent = native("a2c_multi_default", arena())
-    statistics = load_vecnormalize(files("a2c_multi_default")["vecnormalize"])
+    statistics = load_vecnormalize(FIXTURES / "sb3/a2c_multi_default_vecnormalize.pkl")
     moments = agent.normalizer.moments_by_leaf()
     assert moments["mission_progress"].mean.tolist() == list(statistics.obs_mean[18:21])
     assert float(moments["player_state"].count) == statistics.obs_count

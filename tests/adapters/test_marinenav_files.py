@@ -83,13 +83,6 @@ def test_every_agent_acts_as_described(kind: str, form: str, tmp_path: Path) -> 
     assert len(action.flatten(0, 1).unique(dim=0)) > 1
 
 
-def test_exports_in_a_float32_world(tmp_path: Path) -> None:
-    env, path = world("DDPG", torch.float32), tmp_path / "actor.pt"
-    traced("DDPG", acting_network("DDPG")).save(str(path))
-    assert published_policy(path, env)(env.reset())["agents", "action"].dtype == torch.float32
-    env.rollout(3, published_policy(path, env))
-
-
 # -- the way there and back --------------------------------------------------------------------------------------
 
 

@@ -142,7 +142,6 @@ def rewritten(
 PPO = "ppo_mlp_box_action"
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no weights": ({"drop": "policy.pth"}, "it lacks policy.pth"),
-    "no settings": ({"drop": "data"}, "it lacks data"),
     "old": ({"weights": {"mlp_extractor.shared_net.0.weight": torch.zeros(2, 2)}}, "shared_net.*not supported"),
     "unknown": ({"weights": {"action_net.weight": None}}, "none of PPO, A2C, DQN, SAC, RecurrentPPO"),
     "images": ({"weights": {"features_extractor.cnn.0.weight": torch.zeros(2)}}, "only MlpPolicy and MultiInputPolicy"),

@@ -115,9 +115,7 @@ def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> 
     [
         ("low", "'low' comes with the world and is not a candidate; pool.players="),
         ("random", "'random' comes with the world"),
-        ("hihg", "opponent 'hihg' is unknown, did you mean 'high'"),
         ("callable:tests.play.test_versus:one", "is not a file; a candidate is a run, a checkpoint, or kind:path"),
-        ("", "give a name, a path or kind:path"),
     ],
 )
 def test_who_is_no_file_is_no_candidate(league: League, arena: GameRunner, source: str, message: str) -> None:

@@ -143,11 +143,6 @@ class Trial:
     imitation_learning: bool = False
     load_model: str | None = None
 
-    @property
-    def continuous_actions(self) -> bool:
-        """Thrust rates, else 25 choices."""
-        return self.agent_type in CONTINUOUS
-
     def train_config(self, device: str, expert: str | None = None) -> dict[str, Any]:
         """The trial as a complete ``rlstack.train`` configuration: the published training of its agent.
 
@@ -158,7 +153,7 @@ class Trial:
         overrides = ["experiment=marinenav_published", f"agent={CONFIGURATIONS[self.agent_type]}", "logger=csv"]
         plain: dict[str, Any] = to_plain(compose_config("train", overrides))
         levels = asdict(self.training_schedule)
-        plain["env"] |= {"curriculum": levels, "continuous_actions": self.continuous_actions}
+        plain["env"] |= {"curriculum": levels, "continuous_actions": self.agent_type in CONTINUOUS}
         # Evaluations and the end may fall on any env step; updates stay one per four steps.
         plain["collector"]["steps_per_batch"] = math.gcd(_UPDATE_EVERY, self.eval_freq, self.total_timesteps)
         plain["eval"] |= {"every": self.eval_freq, "episodes": max(self.eval_schedule.num_episodes)}
@@ -222,7 +217,7 @@ class PublishedFiles(Hook):
             histories = {
                 "observation_history": [robot.observations[:1] for robot in start.robots],
                 "action_history": [[] for _ in start.robots],
-                "trajectory": [robot.trajectories[:1] for robot in start.robots],
+                "trajectory": [robot.trajectory[:1].tolist() for robot in start.robots],
             }
             episodes.append({**config, "robots": {**config["robots"], **histories}})
         save_episodes(training.run.path / EPISODES, episodes)
@@ -244,7 +239,7 @@ class PublishedFiles(Hook):
     def _play(self, training: Training, max_steps: int) -> tuple[list[Episode], dict[str, Tensor]]:
         policy, dtype = training.agent.policy(explore=False), training.agent.interface.dtype
         noise_robots = self.trial.eval_schedule.num_robots[-1]  # of the last level, as published
-        continuous, configs = self.trial.continuous_actions, self.episode_set.configs
+        continuous, configs = self.trial.agent_type in CONTINUOUS, self.episode_set.configs
         with own_randomness(EVALUATION_SEED):
             return play_episodes(policy, configs, noise_robots, continuous, training.device, dtype, max_steps)
 

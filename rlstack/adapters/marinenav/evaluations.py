@@ -7,7 +7,7 @@ The file is for ``numpy.load(path, allow_pickle=True)``, as the published one; r
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 NUMBERS = {"rewards": "reward", "successes": "success", "times": "time", "energies": "energy"}
 """Arrays with one number per episode: the file's name of it to the field of :class:`Episode`."""
 _HISTORIES = ("observations", "actions", "trajectories", "relations")
-"""Arrays with one list per robot of every episode, a property of :class:`RobotHistory` each."""
+"""Arrays with one list per robot of every episode."""
 _SELF, _OBJECT, _TRAJECTORY = 7, 5, 13
 
 
@@ -71,16 +71,6 @@ class RobotHistory:
             for own, objects, mask in zip(self.own.tolist(), self.objects.tolist(), self.mask.tolist())
         ]
         return [*seen, *([None, None] for _ in range(self.absent))]
-
-    @property
-    def actions(self) -> list[Any]:
-        """``action`` as plain lists."""
-        return self.action.tolist()
-
-    @property
-    def trajectories(self) -> list[list[float]]:
-        """``trajectory`` as plain lists."""
-        return self.trajectory.tolist()
 
     @classmethod
     def from_lists(cls, observations: Any, actions: Any, trajectories: Any, relations: Any) -> RobotHistory:
@@ -164,17 +154,18 @@ class Evaluations:
     def save(self, path: str | Path) -> None:
         """Writes the nine arrays, replacing the file in one step."""
 
+        def of_robots(value: Callable[[RobotHistory], list[Any]]) -> list[Any]:
+            return [[[value(robot) for robot in each.robots] for each in part] for part in self.episodes]
+
         def arrays() -> Iterator[tuple[str, list[Any]]]:
             """Yields one after the other, since lists take several times the memory of the numbers in them."""
             yield "timesteps", self.timesteps
-            for name in _HISTORIES[:3]:
-                yield (
-                    name,
-                    [[[getattr(robot, name) for robot in each.robots] for each in part] for part in self.episodes],
-                )
+            yield "observations", of_robots(lambda robot: robot.observations)
+            yield "actions", of_robots(lambda robot: robot.action.tolist())
+            yield "trajectories", of_robots(lambda robot: robot.trajectory.tolist())
             for name, attribute in NUMBERS.items():
                 yield name, [[getattr(episode, attribute) for episode in part] for part in self.episodes]
-            yield "relations", [[[robot.relations for robot in each.robots] for each in part] for part in self.episodes]
+            yield "relations", of_robots(lambda robot: robot.relations)
 
         write_object_arrays(path, arrays())
 
