@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,14 @@ from rlstack.play.matches import GameRunner
 from rlstack.play.players import half_worlds, make_player, sides_of
 from tests.play.duel import seated
 from tests.refusals import refused
+from tests.small_run import begun, composed
 
 SMALL: dict[str, Any] = {"blue": 2, "red": 2, "maps": 2, "max_steps": 100}
+TRAINING = [
+    *("agent=ppo", "env=echelon", "env.num_worlds=4", "env.blue=1", "env.red=1", "env.maps=2", "env.max_steps=6"),
+    *("agent.hidden=[8]", "agent.steps_per_batch=8", "agent.epochs=1", "agent.minibatch_size=32", "total_frames=120"),
+    *("log_every=20", "eval.every=60", "eval.episodes=2", "logger=csv", "threads=1", "device=cpu"),
+]
 
 
 @pytest.mark.slow
@@ -68,6 +75,18 @@ def test_actions_of_several_tensors_are_one_line() -> None:
     refused(ConfigError, message, GameRunner, "echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1)
     opponents = {"players": ["random"]}
     refused(ConfigError, message, envs.make, "echelon", num_worlds=1, **SMALL, actions="hybrid", opponents=opponents)
+
+
+@pytest.mark.slow
+def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
+    plain = composed(*TRAINING, "env.opponents={players: [heuristic, self], evaluation: [random]}")
+    training = begun(tmp_path / "run", plain)
+    training.execute()
+    env: Any = training.env
+    assert env.inner.match_options.teams == 2 and env.observation_spec["agents"].shape[1] == 5
+    assert {"heuristic", "self"} >= {entry.name for entry in env.pool.entries}
+    rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert len(rows) > 1 and list((tmp_path / "run" / "evaluations").glob("*.json"))
 
 
 def test_bots_play_as_the_world_plays_them() -> None:
