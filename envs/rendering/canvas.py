@@ -78,19 +78,14 @@ class Canvas:
     def disc(self, at: Array, radius: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0) -> None:
         """Draws a disc whose glow reaches as far as its diameter."""
         spread = 2 * radius if glow else 0.0
-        patch = self._patch(at[0], at[1], radius + spread)
-        if patch is not None:
-            where, x, y = patch
-            self._put(where, np.hypot(x, y) - radius, colour, opacity, glow, spread)
+        where, x, y = self._patch(at[0], at[1], radius + spread)
+        self._put(where, np.hypot(x, y) - radius, colour, opacity, glow, spread)
 
     def ring(
         self, at: Array, radius: float, width: float, colour: Colour, opacity: float = 1.0, share: float = 1.0
     ) -> None:
         """Draws a ring, or the ``share`` of it that begins at the top and goes clockwise."""
-        patch = self._patch(at[0], at[1], radius + width)
-        if patch is None:
-            return
-        where, x, y = patch
+        where, x, y = self._patch(at[0], at[1], radius + width)
         distance = np.abs(np.hypot(x, y) - radius) - width / 2
         if share < 1:
             turn = np.remainder(np.arctan2(x, -y) / (2 * np.pi), 1)
@@ -115,10 +110,7 @@ class Canvas:
         """
         centre = corners.mean(0)
         reach = float(np.abs(corners - centre).max())
-        patch = self._patch(centre[0], centre[1], reach + spread)
-        if patch is None:
-            return
-        where, x, y = patch
+        where, x, y = self._patch(centre[0], centre[1], reach + spread)
         corners = corners - centre
         edge = np.roll(corners, -1, 0) - corners
         length = np.hypot(edge[:, 0], edge[:, 1])[:, None, None]
@@ -144,10 +136,7 @@ class Canvas:
     ) -> None:
         """Draws a line that fades from its head to its tail."""
         middle, reach = (head + tail) / 2, float(np.abs(head - tail).max()) / 2 + width + spread
-        patch = self._patch(middle[0], middle[1], reach)
-        if patch is None:
-            return
-        where, x, y = patch
+        where, x, y = self._patch(middle[0], middle[1], reach)
         x, y = x - (head[0] - middle[0]), y - (head[1] - middle[1])
         along = tail - head
         share = np.clip((x * along[0] + y * along[1]) / max(float(along @ along), 1e-6), 0, 1)
@@ -199,18 +188,16 @@ class Canvas:
             if 1e-3 < np.abs(end - start).max() < leap:
                 self.line(start, end, width, colour, 0.15 + 0.6 * place / len(points))
 
-    def _patch(self, x: float, y: float, reach: float) -> tuple[tuple[slice, slice], Array, Array] | None:
-        """Returns the pixels within ``reach`` of a place, and their offsets to the right of it and below."""
+    def _patch(self, x: float, y: float, reach: float) -> tuple[tuple[slice, slice], Array, Array]:
+        """Returns the pixels within ``reach`` of a place, perhaps none, and their offsets to its right and below."""
         height, width = self.picture.shape[:2]
         (left, right), (top, bottom) = (
             (
-                max(0, int((middle - reach) * self.scale + corner - 1)),
-                min(limit, int((middle + reach) * self.scale + corner + 2)),
+                min(limit, max(0, int((middle - reach) * self.scale + corner - 1))),
+                min(limit, max(0, int((middle + reach) * self.scale + corner + 2))),
             )
             for middle, corner, limit in ((x, self.corner[0], width), (y, self.corner[1], height))
         )
-        if left >= right or top >= bottom:
-            return None
         columns = np.arange(left, right, dtype=np.float32) + np.float32(0.5 - self.corner[0])
         rows = np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - self.corner[1])
         place = slice(top, bottom), slice(left, right)

@@ -74,11 +74,9 @@ class CheckpointStore:
             CheckpointError: ``state`` has an entry of another type, which the message names; nothing is written.
             OSError: the disk fails; earlier checkpoints are intact.
         """
-        content = to_saveable(state)
-        self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
         # The best first: a run that goes on from this checkpoint takes it for its best, which it would not save again.
-        write_checkpoint(self.directory / BEST if best else path, content, frames)
+        write_checkpoint(self.directory / BEST if best else path, state, frames)
         if best:
             with naming(path), replacing(path) as (partial,):
                 shutil.copyfile(self.directory / BEST, partial)  # no hard link: writing into one would change the other

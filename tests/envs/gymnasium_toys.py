@@ -100,26 +100,37 @@ class Masked(gymnasium.Env[Any, Any]):
         return seen, {"action_masks" if self.form == "plural" else "action_mask": told}
 
 
-class Drawn(gymnasium.Env[Any, Any]):
-    """Five steps; ``render`` draws step k in the form ``kind``."""
+class Counting(gymnasium.Env[Any, Any]):
+    """Shows the number of its step; an episode has ``limit`` steps."""
+
+    observation_space = spaces.Box(0.0, 100.0, (1,))
+    action_space = spaces.Discrete(2)
+    limit, steps, episodes = 5.0, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps, self.episodes = 0, self.episodes + 1
+        self._break(self.episodes > 2)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self._break(True)
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == self.limit, False, {}
+
+    def _break(self, may: bool) -> None:
+        """Is called in every reset, where it ``may`` fail from the third on, and in every step."""
+
+
+class Drawn(Counting):
+    """``render`` draws step k in the form ``kind``."""
 
     metadata = {"render_modes": ["human", "rgb_array"]}
-    observation_space = spaces.Box(0.0, 10.0, (1,))
-    action_space = spaces.Discrete(2)
 
     def __init__(self, kind: str = "colours", render_mode: str | None = None) -> None:
         self.kind, self.render_mode = kind, render_mode
         # As in Gymnasium's template of an environment, here with one mode.
         assert kind != "human" or render_mode in (None, "human")
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return np.full(1, self.steps, np.float32), 1.0, self.steps == 5, False, {}
 
     def render(self) -> Any:
         height = 20 + 10 * self.steps if self.kind == "grows" else 20
@@ -147,7 +158,7 @@ class MaskedByMethod(Masked):
         return super()._shown()[0], {}
 
 
-class Fragile(gymnasium.Env[Any, Any]):
+class Fragile(Counting):
     """Fails in a step of an episode or in a reset: with an exception, by ending its process, or by hanging.
 
     Args:
@@ -156,25 +167,10 @@ class Fragile(gymnasium.Env[Any, Any]):
         once: file that exists once the environment has failed, which it does only once; None: it fails each time.
     """
 
-    observation_space = spaces.Box(0.0, 100.0, (1,))
-    action_space = spaces.Discrete(2)
+    limit = np.inf
 
     def __init__(self, how: str = "raises", at: int = 3, once: str | None = None) -> None:
-        self.how, self.at, self.once, self.steps, self.resets = how, at, once, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps, self.resets = 0, self.resets + 1
-        self._break(self.resets > 2)
-        return self._shown(), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        self._break(True)
-        return self._shown(), 1.0, False, False, {}
-
-    def _shown(self) -> Any:
-        return np.array([self.steps], np.float32)
+        self.how, self.at, self.once = how, at, once
 
     def _break(self, may: bool) -> None:
         if not may or self.steps != self.at:
@@ -303,17 +299,14 @@ class Old(gymnasium.Env[Any, Any]):
         return self._outcome
 
 
-class Licensed(gymnasium.Env[Any, Any]):
-    """Five steps; writes its beginning and its end to a file, and does not begin beside ``most`` others.
+class Licensed(Counting):
+    """Writes its beginning and its end to a file, and does not begin beside ``most`` others.
 
     Args:
         book: file with a line ``+<id>`` for each that has begun and ``-<id>`` for each that was closed.
         most: number that may live at once, in all processes together.
         breaks: whether the ninth episode fails.
     """
-
-    observation_space = spaces.Box(0.0, 10.0, (1,))
-    action_space = spaces.Discrete(2)
 
     def __init__(self, book: str, most: int = 99, breaks: bool = False) -> None:
         with open(book, "a+", encoding="ascii") as lines:
@@ -322,18 +315,11 @@ class Licensed(gymnasium.Env[Any, Any]):
             if (alive := text.count("+") - text.count("-")) >= most:
                 raise ConnectionError(f"{alive} of {most} licences are in use")
             lines.write(f"+{os.getpid()}.{id(self)}\n")
-        self.book, self.breaks, self.episodes = book, breaks, 0
+        self.book, self.breaks = book, breaks
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps, self.episodes = 0, self.episodes + 1
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.breaks and self.episodes > 8:
+    def _break(self, may: bool) -> None:
+        if self.breaks and self.episodes > 8 and self.steps:
             raise ArithmeticError("the mast broke")
-        self.steps += 1
-        return np.full(1, self.steps, np.float32), 1.0, self.steps == 5, False, {}
 
     def close(self) -> None:
         with open(self.book, "a", encoding="ascii") as lines:

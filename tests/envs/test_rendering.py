@@ -25,6 +25,7 @@ from rlstack.envs.rocket.recording import COLUMNS, RocketAnimation, RocketPictur
 from tests.conftest import REPO
 from tests.envs.arena import pictured as arena
 from tests.envs.echelon.episodes import fight
+from tests.envs.played import played
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -396,10 +397,7 @@ def test_a_restart_ends_a_recording(world: str) -> None:
     env = envs.make(world, num_worlds=1, **WORLDS[world])
     recorder = env.recorder([0], ["one"])
     for _ in range(2):
-        root = env.reset()
-        recorder.add()
-        env.step(env.rand_action(root))
-        recorder.add()
+        played(env, recorder, 1)
     assert clocks(world, recorder.recordings()[0]) == [0, 1]
 
 

@@ -57,6 +57,8 @@ def test_a_wrapped_world_answers_as_the_world_within() -> None:
     asked = ("count_on_from", "mirror", "players", "rand_action", "render", "set_noise_source", "sides")
     for name in asked:
         assert getattr(env, name) == getattr(world, name), f"{name} is a method of the world within"
+    assert FrameStack(world, 2).nearest_obstacle is None
+    assert env.told is world.told and not hasattr(env, "colour")
     assert KeepObservation(world, [1]).tell == world.tell  # which repeated actions repeat
     env.reset_to(["config"])
     env.set_stage(1)

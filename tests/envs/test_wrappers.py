@@ -26,7 +26,6 @@ class Clock(World):
     """
 
     input_features = "of the clock"
-    nearest_obstacle = "a wall"
 
     def __init__(self, lengths: tuple[int, ...] = (3, 5, 50), seed: int | None = 0) -> None:
         super().__init__(len(lengths), "cpu", torch.float32, seed)
@@ -145,19 +144,10 @@ def test_one_means_no_wrapper() -> None:
         ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
         ("tests.envs.torchrl_toys:Counter", {"action_repeat": 2}, r"Counter is not an rlstack\.envs\.world\.World"),
         ("marinenav", {"frame_stack": 2}, "frame_stack: the observation of MarineNav has object slots"),
-        ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
     ],
 )
 def test_wrong_options_are_explained(world: str, options: dict[str, Any], message: str) -> None:
     refused(ValueError, message, envs.make, f"{__name__}:Clock" if world == "Clock" else world, **options)
-
-
-def test_a_wrapper_passes_on_what_it_lacks() -> None:
-    env = clock(action_repeat=2)
-    assert env.input_features == "of the clock" and env.lengths.tolist() == [3, 5, 50]
-    assert env.nearest_obstacle == "a wall"
-    assert clock(frame_stack=2).input_features is None and clock(frame_stack=2).nearest_obstacle is None
-    assert not hasattr(env, "colour")
 
 
 def test_seeds_reach_the_inner_world() -> None:
@@ -210,6 +200,7 @@ def test_an_agent_stops_at_its_own_end() -> None:
 
 def test_the_last_observations_stand_side_by_side() -> None:
     env = clock(frame_stack=3, lengths=(3, 50, 50))
+    assert env.input_features is None, "they read vectors only"
     td = env.reset()
     shapes = {"vector": (9,), "image": (6, 4, 4), "photo": (5, 4, 6), "gray": (3, 5, 4), "late": (3,), "parity": (3,)}
     assert {key: value.shape[1:] for key, value in td["observation"].items()} == shapes

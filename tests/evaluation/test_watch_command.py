@@ -34,6 +34,7 @@ from rlstack.evaluation.pictures import (
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.interrupt import stopping_between_steps
 from rlstack.watch import find_policy
+from tests.envs.played import played
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import composed
@@ -109,7 +110,8 @@ def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DISPLAY", ":0")
     watch(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
     (width, height), title, window = opened
-    assert len(window.times) == 4 and window.shape == (height, width, 3) and title == f"{checkpoint} in arena"
+    assert [picture.shape for picture in window.pictures] == [(height, width, 3)] * 4
+    assert title == f"{checkpoint} in arena"
     # Evaluations play the whole game, unless one asks for less.
     assert capsys.readouterr().out.startswith("episode 1, step 7: return")
 
@@ -160,10 +162,8 @@ def test_a_replay(tmp_path: Path) -> None:
     from rlstack.envs.rocket.recording import RocketRecorder
 
     env = Rocket(num_worlds=1)
-    recorder, _ = RocketRecorder(env, [0]), env.reset()
-    recorder.add()
-    env.step(env.rand_action())
-    recorder.add()
+    recorder = RocketRecorder(env, [0])
+    played(env, recorder, 1)
     recorder.recordings()[0].save_replay(tmp_path / "one.npz")
     watch(f"replay={tmp_path / 'one.npz'}", f"record={tmp_path / 'film.mp4'}")
     with imageio.get_reader(tmp_path / "film.mp4") as reader:
@@ -240,19 +240,22 @@ class FakeWindow:
     """``keys`` are those held down, picture by picture; closed after the last."""
 
     def __init__(self, keys: list[set[str]]) -> None:
-        self.keys, self.times = keys, list[float]()
+        self.keys, self.pictures = keys, list[Any]()
 
     @property
     def held(self) -> set[str]:
-        return self.keys[len(self.times)]
+        return self.keys[min(len(self.pictures), len(self.keys) - 1)]
 
     @property
     def is_open(self) -> bool:
-        return len(self.times) < len(self.keys)
+        return len(self.pictures) < len(self.keys)
 
     def show(self, picture: Any) -> None:
-        self.times.append(picture[0, 0, 0] / 10)
-        self.shape = picture.shape
+        self.pictures.append(picture)
+
+    @property
+    def times(self) -> list[float]:
+        return [picture[0, 0, 0] / 10 for picture in self.pictures]
 
 
 def shown(animation: Any, keys: list[set[str]], **options: Any) -> list[float]:

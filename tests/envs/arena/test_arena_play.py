@@ -8,30 +8,12 @@ from itertools import count
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from rlstack.envs.arena.play import Game, action, main, play, settings
+from tests.evaluation.test_watch_command import FakeWindow
 
 IDLE, THRUST, LEFT, RIGHT, SHOOT = range(5)
 SMALL = (320, 256)
-
-
-class FakeWindow:
-    """Holds down the keys of a script, one entry per picture, and closes after the last one."""
-
-    def __init__(self, *script: set[str]) -> None:
-        self._script, self.pictures = script, list[NDArray[np.uint8]]()
-
-    @property
-    def held(self) -> set[str]:
-        return self._script[min(len(self.pictures), len(self._script) - 1)]
-
-    @property
-    def is_open(self) -> bool:
-        return len(self.pictures) < len(self._script)
-
-    def show(self, picture: NDArray[np.uint8]) -> None:
-        self.pictures.append(picture)
 
 
 def stopped() -> float:
@@ -74,7 +56,7 @@ def test_several_keys_take_turns_and_an_empty_gun_does_not_block() -> None:
 
 
 def test_the_keys_move_the_ship_and_the_window_shows_it() -> None:
-    one, window = game(style=2), FakeWindow({"Right"}, {"Right"}, {"Down"}, set())
+    one, window = game(style=2), FakeWindow([{"Right"}, {"Right"}, {"Down"}, set()])
     play(one, window, stopped, no_sleep)
     assert one.now.position.tolist() == [810.0, 645.0] and one.now.step == 4
     assert len(window.pictures) == 4 and window.pictures[0].shape == (256, 320, 3)
@@ -110,10 +92,10 @@ def ticking(seconds: float) -> Callable[[], float]:
 
 def test_a_fast_computer_waits_and_a_slow_one_leaves_out_pictures() -> None:
     slept: list[float] = []
-    one, window = game(), FakeWindow(*[set()] * 10)
+    one, window = game(), FakeWindow([set()] * 10)
     play(one, window, stopped, slept.append)
     assert one.now.step == 10 and slept == pytest.approx([number / 60 for number in range(1, 11)])
-    one, window = game(), FakeWindow(*[set()] * 10)
+    one, window = game(), FakeWindow([set()] * 10)
     play(one, window, ticking(1.0), slept.append)
     assert one.now.step == pytest.approx(20, abs=1) and len(slept) == 10
 

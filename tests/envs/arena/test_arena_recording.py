@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +13,7 @@ from rlstack import envs
 from rlstack.envs.arena.env import Arena
 from rlstack.envs.arena.recording import DURATION, ArenaRecorder, Effects, happened, snapshot
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
-
-
-def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
-    """Takes random actions; ended worlds begin again."""
-    torch.manual_seed(seed)
-    root = env.reset()
-    recorder.add()
-    for _ in range(steps):
-        stepped = env.step(env.rand_action(root))
-        recorder.add()
-        root = env.maybe_reset(env.step_mdp(stepped))
+from tests.envs.played import played
 
 
 def test_recorded_frames_are_the_states_and_stay_as_they_were() -> None:
@@ -59,7 +48,7 @@ def test_every_step_of_a_repeated_action_is_recorded_up_to_the_end() -> None:
     env = envs.make("arena", num_worlds=2, action_repeat=4, max_steps=10, frame_stack=2)
     for actions, steps in ((2, 8), (3, 10), (4, 10)):
         recorder = env.recorder([0])
-        play(env, recorder, actions)
+        played(env, recorder, actions)
         assert [frame.step for frame in recorder.recordings()[0].frames] == list(range(steps + 1))
 
 
@@ -104,7 +93,7 @@ def test_of_several_enemies_the_right_one_explodes() -> None:
 def test_a_played_episode_has_as_many_explosions_as_kills() -> None:
     env = Arena(num_worlds=6, style=2, start_phases=[4], seed=1)
     recorder = ArenaRecorder(env, range(6))
-    play(env, recorder, 250)
+    played(env, recorder, 250)
     for one in recorder.recordings():
         frames = list(zip(one.frames[:-1], one.frames[1:]))
         counts = Counter(event.kind for pair in frames for event in happened(*pair, env.rules))

@@ -13,6 +13,7 @@ from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, cell, flow_field
 from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecorder, load_replay
 from rlstack.envs.echelon.rules import SPAWN_SQUARE
 from rlstack.envs.echelon.sensors import clear_between
+from tests.envs.played import played
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -164,11 +165,8 @@ def test_a_wall_of_one_voxel_hides_however_far_it_is() -> None:
 
 def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
     env = build(100)
-    root = env.reset()
     recorder = EchelonRecorder(env, [1])
-    recorder.add()
-    env.step(env.rand_action(root))
-    recorder.add()
+    played(env, recorder, 1)
     [recorded] = recorder.recordings()
     recorded.save_replay(tmp_path / "one.json")
     read = load_replay(tmp_path / "one.json")

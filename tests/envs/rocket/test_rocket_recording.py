@@ -15,29 +15,17 @@ from rlstack.envs.recording import Frames
 from rlstack.envs.rocket.actions import controls
 from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.recording import ABSENT, COLUMNS, RocketAnimation, RocketRecorder, RocketRecording, load_replay
+from tests.envs.played import played
 from tests.refusals import refused
 
 STEP = 2  # ticks
-
-
-def play(env: Any, recorder: RocketRecorder, steps: int) -> list[torch.Tensor]:
-    """Takes random actions, which it returns; ended worlds begin again."""
-    torch.manual_seed(0)
-    root, taken = env.reset(), []
-    recorder.add()
-    for _ in range(steps):
-        stepped = env.step(env.rand_action(root))
-        taken.append(stepped["agents", "action"])
-        recorder.add()
-        root = env.maybe_reset(env.step_mdp(stepped))
-    return taken
 
 
 @pytest.fixture(scope="module")
 def recorded() -> RocketRecording:
     env = Rocket(num_worlds=2, blue=1, orange=2, max_seconds=0.125, tick_skip=STEP)
     recorder = RocketRecorder(env, [1], ["a title"])
-    play(env, recorder, 9)
+    played(env, recorder, 9)
     return recorder.recordings()[0].named(("ours", "theirs"), "a title")
 
 
@@ -51,15 +39,15 @@ def test_a_recording_ends_with_its_episode(recorded: RocketRecording) -> None:
 def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
     env = Rocket(num_worlds=3, seed=4, random_states=1.0, kick_offs=0.0, tick_skip=STEP)
     recorder = RocketRecorder(env, [2])
-    taken = play(env, recorder, 5)
+    taken = played(env, recorder, 5)
     frames = recorder.recordings()[0].frames
     cars, ball = env.worlds.world.cars, env.worlds.world.ball
     np.testing.assert_array_equal(frames.ball_position[-1], ball.position[:, 2].numpy())
     np.testing.assert_array_equal(frames.rotation[-1, 1, 2], cars.rotation[2, :, 1, 2].numpy())  # up, of orange
     np.testing.assert_array_equal(frames.boost[-1], cars.boost[:, 2].numpy())
     assert not frames.controls[0].any()
-    for row, action in zip(frames.controls[1:], taken, strict=True):
-        np.testing.assert_array_equal(row, controls("multi", action)[:, :, 2].T.numpy())
+    for row, stepped in zip(frames.controls[1:], taken, strict=True):
+        np.testing.assert_array_equal(row, controls("multi", stepped["agents", "action"])[:, :, 2].T.numpy())
     assert {name: str(value.dtype) for name, value in vars(frames).items()} == {
         name: kind for name, (kind, _) in COLUMNS.items()
     }
@@ -68,7 +56,7 @@ def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
 def test_between_two_states_things_are_in_between() -> None:
     env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2, tick_skip=STEP)
     recorder = RocketRecorder(env, [0])
-    play(env, recorder, 2)
+    played(env, recorder, 2)
     recording = recorder.recordings()[0]
     frames, middle = recording.frames, recording.at(STEP / 2)
     np.testing.assert_allclose(middle.position, (frames.position[0] + frames.position[1]) / 2, rtol=1e-5, atol=0.01)
