@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, assert_close
 from tensordict.nn import TensorDictModule
 from torch import Tensor
 from torchrl.collectors import Collector
@@ -337,11 +338,7 @@ STEPPED: list[tuple[str, dict[str, Any]]] = [
 ]
 """Worlds whose episodes end within some steps."""
 
-
-def assert_equal(one: TensorDictBase, other: TensorDictBase) -> None:
-    ours, theirs = (dict(each.items(include_nested=True, leaves_only=True)) for each in (one, other))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+assert_equal = partial(assert_close, rtol=0, atol=0, equal_nan=False)
 
 
 @pytest.mark.parametrize(("name", "options"), STEPPED)

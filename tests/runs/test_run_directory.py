@@ -19,7 +19,6 @@ from rlstack import convert, evaluate, runs, train, watch
 from rlstack.config import ConfigError
 from rlstack.config.groups import compose_config
 from rlstack.play.league import League
-from rlstack.play.ratings import rating_system
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.manifest import MANIFEST, changed, seal, sealed
 from rlstack.runs.run_directory import RunDirectory, named, taken
@@ -27,6 +26,7 @@ from rlstack.runs.seeding import restore_rng, rng_state
 from rlstack.sweeps.population import Population, PopulationConfig
 from rlstack.sweeps.space import RangeDimension
 from tests.reporting.made_runs import config, make_evaluation, make_run
+from tests.test_writers import league as write_league
 
 
 def new_run() -> Path:
@@ -179,9 +179,7 @@ def test_reading_a_run_never_waits_for_a_pipe(name: str, tmp_path: Path) -> None
 
 
 def league(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    made = League(folder, {"name": "rocket"}, rating_system("elo"))
-    made.rounds = 10
-    made.save()
+    write_league(folder, 10)
     return folder / "league.json", lambda: League.open(folder)
 
 

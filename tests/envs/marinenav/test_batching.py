@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, assert_close
 from torch import Tensor
 
 from rlstack import envs
@@ -20,6 +21,7 @@ from tests.envs.marinenav.recorded import act, build, lively_episodes, robot
 from tests.exhaustive import exhaustive
 
 STEPS = 24
+assert_same = partial(assert_close, rtol=0, atol=1e-12, equal_nan=False)
 
 
 def random_actions(shape: Sequence[int], continuous: bool, steps: int = STEPS, seed: int = 0) -> Tensor:
@@ -38,14 +40,6 @@ def run(env: MarineNav, td: TensorDict, actions: Tensor) -> TensorDict:
         td = act(env, td, action.to(env.float_dtype) if env.options.continuous else action)
         steps.append(td.clone())
     return torch.stack(steps)
-
-
-def assert_same(a: TensorDict, b: TensorDict, tolerance: float = 1e-12) -> None:
-    ours, theirs = a.flatten_keys("."), b.flatten_keys(".")
-    assert set(ours.keys()) == set(theirs.keys())
-    for key in ours.keys():  # noqa: SIM118
-        x, y = ours[key], theirs[key]
-        torch.testing.assert_close(x, y, rtol=0, atol=tolerance, msg=lambda m, key=key: f"{key}: {m}")
 
 
 def world_of(result: TensorDict, world: int, robots: int) -> TensorDict:
@@ -111,7 +105,7 @@ def test_random_worlds_and_episode_files_follow_the_same_rules(continuous: bool)
     replayed.worlds.velocity.zero_()  # a random start ignores the current, see the episode format
     assert_same(td.select(("agents", "active"))[None], again.select(("agents", "active"))[None])
     ours, theirs = run(random, td, actions), run(replayed, again, actions)
-    assert_same(ours, theirs, 1e-9)
+    assert_same(ours, theirs, atol=1e-9)
     infos = set(ours["agents", "info"].unique().tolist())
     assert infos >= {0, 2, 4}
 

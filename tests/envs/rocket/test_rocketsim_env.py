@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from torchrl.envs import check_env_specs
 from rlstack.envs.rocket.actions import chosen_for
 from rlstack.envs.rocket.env import Rocket
 from tests.envs.rocket.fields import act, build, first_matches, put
+from tests.envs.test_gymnasium_failures import pids
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -146,11 +146,6 @@ def test_a_seed_decides_everything_whatever_the_workers(simulated: Any) -> None:
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def pids() -> list[int]:
-    children = [child for child in multiprocessing.active_children() if child.name.startswith("matches")]
-    return [child.pid for child in sorted(children, key=lambda child: child.name) if child.pid]
 
 
 @pytest.mark.slow
