@@ -38,7 +38,6 @@ TABLES = {
     "vtrace": ("corrections.curves", "corrections/vtrace"),
     "retrace": ("corrections.curves", "corrections/retrace"),
     "offline": ("marinenav.offline", "marinenav/offline"),
-    "recorded": ("recorded.curves", "recorded/curves"),
     "gpu": ("gpu.results", "gpu"),
     "critic_inputs": ("critic_inputs", "critic_inputs"),
     "explain": ("explain.study", "explain/study"),

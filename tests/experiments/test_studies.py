@@ -18,7 +18,6 @@ from experiments.corrections import curves
 from experiments.marinenav import benchmark, quality
 from experiments.marinenav.offline import Results, gain, pooled
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
-from experiments.recorded.curves import summary
 from experiments.reference_scores.deep_sea import DeepSea
 from experiments.rocket.ablation import EVERYTHING, KEPT, variants, won
 from experiments.runs import logged
@@ -177,23 +176,6 @@ def test_curve_files_are_written(tmp_path: Path) -> None:
     assert lines[0].startswith("seed,time/seconds,time/cpu_seconds,frames,eval/success")
     assert len(lines) == 3 and lines[2].startswith("0,60.0,50.0,1.0,0.8")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-# -- The summary and the picture of the experiment on learning from a replay buffer, for made-up evaluations ---------
-
-
-RETURNS = [
-    {"agent": agent, "seed": seed, "updates": 100 * point, "return": float(value + point + seed)}
-    for agent, value in (("bc", 0), ("iql", 10))
-    for seed in (0, 1)
-    for point in (1, 2)
-]
-
-
-def test_the_last_evaluation_of_each_seed_counts() -> None:
-    told = summary(RETURNS, {"bc": [1.0, 3.0], "iql": [2.0]}, -5.0)["agents"]
-    assert told["bc"]["returns"] == {0: 2.0, 1: 3.0} and told["bc"]["mean"] == 2.5
-    assert told["iql"]["mean"] == 12.5 and told["bc"]["cpu_minutes"] == 2.0
 
 
 # -- The table of the experiment on recorded episodes, for made-up results -------------------------------------------

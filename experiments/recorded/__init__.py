@@ -1,1 +1,0 @@
-"""Agents that learn from recorded data alone, on Pendulum."""
