@@ -81,6 +81,7 @@ def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
     refused(ConfigError, "no terms", read_curves, file)
 
 
+@pytest.mark.slow
 def test_the_command_leaves_both_plots(rlstack_command: Command, tmp_path: Path) -> None:
     tiny = ["total_frames=64", "log_every=32", "eval.episodes=1", "eval.max_steps=5", "agent.hidden=[8]", "threads=1"]
     tiny += ["env.num_worlds=4", "env.max_seconds=0.2", "agent.steps_per_batch=4", "agent.epochs=1", "logger=csv"]

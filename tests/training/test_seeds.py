@@ -100,6 +100,7 @@ def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
     assert len(judged.episodes["return"]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp_path: Path) -> None:
     several = train("ppo", tmp_path / "several", "seeds=2", "total_frames=64", "until=32")
     run = several.runs[1].path
@@ -112,6 +113,7 @@ def test_a_run_of_several_is_not_verified_alone_but_what_it_learned_alone_is(tmp
     assert rlstack.verify(run, quiet=True).equal
 
 
+@pytest.mark.slow
 def test_a_folder_goes_on_with_the_runs_that_are_not_complete(tmp_path: Path) -> None:
     """Others may be: a run can go on alone, and Ctrl-C may come while the last of them are evaluated."""
     first, second = (run.path for run in train("ppo", tmp_path, "seeds=2", "total_frames=64", "until=32").runs)
