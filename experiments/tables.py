@@ -18,7 +18,7 @@ from experiments.results import saved
 HERE = Path(__file__).parent
 PAGES = sorted(HERE.glob("*.md"))
 MARKED = re.compile(r"<!-- table: ([\w/]+) -->\n(.*?)<!-- end -->", re.DOTALL)
-BENCHMARKS = (*("speed", "peers", "equal_ppo", "instruction_sets", "workers", "soak", "operations", "recurrent"),)
+BENCHMARKS = ("speed", "peers", "equal_ppo", "instruction_sets", "workers", "soak", "operations", "recurrent")
 TABLES = {
     "quality": ("marinenav.quality", "marinenav/final"),
     "reference_scores": ("reference_scores.scores", "reference_scores/results"),

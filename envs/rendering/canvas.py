@@ -247,7 +247,7 @@ def box(
 
 @lru_cache(maxsize=64)
 def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
-    import matplotlib  # takes a third of a second, and most runs draw nothing
+    import matplotlib  # slow to import, and most runs draw nothing
 
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[bold], size)
 

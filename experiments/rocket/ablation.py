@@ -5,7 +5,7 @@
 The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, with one
 thread each. The score is the share of games won against the rules in the last quarter of the training, with random
 beginnings and draws counted as not won; evaluations are left out. The result is ``ablation.json`` beside this file;
-``python -m experiments.tables`` writes its table into the README.
+``python -m experiments.tables`` writes its table into ``experiments/worlds.md``.
 """
 
 from __future__ import annotations
